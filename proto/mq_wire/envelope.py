@@ -1,0 +1,208 @@
+"""Envelope v1: the columns of a message, and record batches of them as hostile bytes.
+
+A batch holds only the columns that it has: a presence mask (bit i = COLUMNS[i]) says which, in this order, so absent columns cost
+nothing. Bytes from the wire are decoded with *our* schema for the mask, never with the sender's, and only after their metadata was
+checked against their length: one crafted Arrow offset can end the process, and one compressed buffer can fill its memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq_wire.errors import InvalidRecords, LimitExceeded, Unsupported
+from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+
+#: Version 1, for ever: columns are only ever added at the end.
+COLUMNS: Final[tuple[pa.Field, ...]] = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary(), nullable=False),
+    pa.field("headers", HEADERS_TYPE),
+    pa.field("priority", pa.int8(), nullable=False),
+    pa.field("message_id", pa.string()),
+    pa.field("created_at", TIMESTAMP_TYPE),
+    pa.field("expires_at", TIMESTAMP_TYPE),
+    pa.field("deliver_at", TIMESTAMP_TYPE),
+    pa.field("group_id", pa.string()),
+    pa.field("correlation_id", pa.string()),
+    pa.field("reply_to", pa.string()),
+    pa.field("type", pa.string()),
+    pa.field("trace_context", pa.string()),
+    pa.field("persistent", pa.bool_(), nullable=False),
+)
+BIT: Final[dict[str, int]] = {field.name: 1 << i for i, field in enumerate(COLUMNS)}
+KEY, VALUE, HEADERS, PRIORITY = BIT["key"], BIT["value"], BIT["headers"], BIT["priority"]
+ALL_COLUMNS: Final = (1 << len(COLUMNS)) - 1
+#: In the format from the first day, acted upon by later versions: refused until then rather than ignored.
+NOT_YET: Final = BIT["expires_at"] | BIT["deliver_at"] | BIT["group_id"] | BIT["persistent"]
+
+_SCHEMAS: Final[dict[int, pa.Schema]] = {}
+
+
+def schema_of(columns: int) -> pa.Schema:
+    """Returns the Arrow schema of a presence mask.
+
+    Raises:
+        Unsupported: the mask has columns of a newer envelope.
+        InvalidRecords: the mask has no value.
+    """
+    schema = _SCHEMAS.get(columns)
+    if schema is None:
+        if columns & ~ALL_COLUMNS:
+            raise Unsupported(f"envelope columns {columns:#x} hold bits beyond {ALL_COLUMNS:#x}: update this side of the connection")
+        if not columns & VALUE:
+            raise InvalidRecords(f"envelope columns {columns:#x} have no value: every message needs one")
+        schema = _SCHEMAS[columns] = pa.schema([field for i, field in enumerate(COLUMNS) if columns >> i & 1])
+    return schema
+
+
+def columns_of(schema: pa.Schema) -> int:
+    """Returns the presence mask of a batch whose fields are envelope columns in envelope order."""
+    return sum(BIT[name] for name in schema.names)
+
+
+def encode(batch: pa.RecordBatch) -> pa.Buffer:
+    """Returns `batch` as one Arrow IPC message, without schema and without compression. Slices are cut to what they show."""
+    return batch.serialize()
+
+
+def decode(records: pa.Buffer | bytes | memoryview, columns: int, rows: int) -> pa.RecordBatch:
+    """Returns the record batch in `records`, without copying it. Nothing of it can harm the process.
+
+    Raises:
+        LimitExceeded: more than RECORDS_BYTES_MAX bytes or RECORDS_ROWS_MAX rows, or more than HEADERS_PER_ROW_MAX headers in a row.
+        InvalidRecords: not an uncompressed record batch of exactly these columns and rows; null values; priorities outside 0-9.
+    """
+    buffer = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
+    if buffer.size > RECORDS_BYTES_MAX:
+        raise LimitExceeded(f"a record batch of {buffer.size} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller batches")
+    if not 0 < rows <= RECORDS_ROWS_MAX:
+        raise LimitExceeded(f"a record batch of {rows} rows is outside 1 to {RECORDS_ROWS_MAX}: send smaller batches")
+    schema = schema_of(columns)
+    _check_metadata(memoryview(buffer), rows, schema)
+    try:
+        batch = pa.ipc.read_record_batch(buffer, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError, SystemError) as error:
+        raise InvalidRecords(f"the records are not a valid Arrow record batch of {schema.names}: {error}") from None
+    _check_contents(batch, rows)
+    return batch
+
+
+def decode_trusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
+    """Returns the record batch in bytes that `decode` has accepted before and whose checksum still holds."""
+    return pa.ipc.read_record_batch(records, schema_of(columns))
+
+
+def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
+    if batch.num_rows != rows:
+        raise InvalidRecords(f"the records hold {batch.num_rows} rows, their header says {rows}")
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise InvalidRecords(f"column {field.name!r} has {column.null_count} null values: it must have none")
+        if field.name == "priority":
+            low, high = pc.min_max(column).as_py().values()
+            if low < 0 or high >= PRIORITIES:
+                raise InvalidRecords(f"priority {low if low < 0 else high} is outside 0 to {PRIORITIES - 1}")
+        elif field.name == "headers":
+            longest = pc.max(pc.list_value_length(column)).as_py() or 0
+            if longest > HEADERS_PER_ROW_MAX:
+                raise LimitExceeded(f"a message has {longest} headers, over the limit of {HEADERS_PER_ROW_MAX}")
+
+
+# Arrow IPC metadata is a flatbuffer: Message{version, header_type, header: RecordBatch, bodyLength},
+# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...} (Message.fbs).
+_CONTINUATION: Final = 0xFFFFFFFF
+_RECORD_BATCH: Final = 3
+_NODES_OF: Final[dict[pa.DataType, int]] = {HEADERS_TYPE: 4}
+_BUFFERS_OF: Final[dict[pa.DataType, int]] = {HEADERS_TYPE: 2 + 1 + 3 + 3, pa.binary(): 3, pa.string(): 3}
+
+
+def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
+    """Refuses what Arrow's reader would allocate, decompress or follow beyond the message."""
+    try:
+        continuation, length = struct.unpack_from("<II", message, 0)
+        body_bytes = len(message) - 8 - length
+        if continuation != _CONTINUATION or body_bytes < 0:
+            _refuse("it does not begin with an IPC message header")
+        table = _Table.root(message[8 : 8 + length])
+        if table.scalar(1, "<B", 0) != _RECORD_BATCH:
+            _refuse("it is not a record batch message")
+        if table.scalar(3, "<q", 0) != body_bytes:
+            _refuse(f"its body is {body_bytes} bytes long, its metadata says {table.scalar(3, '<q', 0)}")
+        batch = table.table(2)
+        if batch.has(3):
+            _refuse("it is compressed: send it uncompressed")
+        if batch.scalar(0, "<q", 0) != rows:
+            _refuse(f"it claims {batch.scalar(0, '<q', 0)} rows, its header says {rows}")
+        nodes, buffers = batch.pairs(1), batch.pairs(2)
+    except (struct.error, IndexError):
+        raise InvalidRecords("the records are not an Arrow record batch: their metadata points outside of itself") from None
+    expected_nodes = sum(_NODES_OF.get(field.type, 1) for field in schema)
+    expected_buffers = sum(_BUFFERS_OF.get(field.type, 2) for field in schema)
+    if len(nodes) != expected_nodes or len(buffers) != expected_buffers:
+        _refuse(f"{len(nodes)} fields in {len(buffers)} buffers are not the columns {schema.names}")
+    if any(not 0 <= nulls <= count <= max(rows, body_bytes) for count, nulls in nodes):
+        _refuse("a column claims more values or nulls than its bytes can hold")
+    if any(offset < 0 or size < 0 or offset + size > body_bytes for offset, size in buffers):
+        _refuse("a buffer reaches beyond the body")
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise InvalidRecords(f"the records are not an Arrow record batch as expected: {reason}")
+
+
+class _Table:
+    """One flatbuffer table; every access is checked against the buffer by struct."""
+
+    __slots__ = ("_at", "_data", "_slots", "_vtable")
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data, self._at = data, at
+        self._vtable = at - _read(data, "<i", at)
+        self._slots = (_read(data, "<H", self._vtable) - 4) // 2
+
+    @classmethod
+    def root(cls, data: memoryview) -> _Table:
+        return cls(data, _read(data, "<I", 0))
+
+    def _field(self, slot: int) -> int:
+        offset = _read(self._data, "<H", self._vtable + 4 + 2 * slot) if slot < self._slots else 0
+        return self._at + offset if offset else 0
+
+    def has(self, slot: int) -> bool:
+        return self._field(slot) != 0
+
+    def scalar(self, slot: int, form: str, default: int) -> int:
+        at = self._field(slot)
+        return _read(self._data, form, at) if at else default
+
+    def table(self, slot: int) -> _Table:
+        at = self._field(slot)
+        if not at:
+            raise IndexError(slot)
+        return _Table(self._data, at + _read(self._data, "<I", at))
+
+    def pairs(self, slot: int) -> list[tuple[int, int]]:
+        at = self._field(slot)
+        if not at:
+            return []
+        at += _read(self._data, "<I", at)
+        count = _read(self._data, "<I", at)
+        if count > (len(self._data) - at) // 16:
+            raise IndexError(count)
+        values = struct.unpack_from(f"<{2 * count}q", self._data, at + 4)
+        return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _read(data: memoryview, form: str, at: int) -> int:
+    if at < 0:
+        raise IndexError(at)
+    value: int = struct.unpack_from(form, data, at)[0]
+    return value

@@ -1,0 +1,342 @@
+"""Every error of pyspark-mq, sorted by what the caller should do.
+
+    MqError
+    ├── RetryLater            the same call may succeed later; nothing was stored
+    │   ├── BrokerUnavailable     no connection, or it broke before an answer
+    │   ├── OutOfOrder            a batch before this one was refused or is missing
+    │   ├── StoreFull             the broker's disk is full: consume, acknowledge, or add space
+    │   └── Busy                  a bound of the broker is reached: too many streams, requests ...
+    ├── FixTheCall            the call is wrong and stays wrong (also a ValueError)
+    │   ├── InvalidName           destination, producer or consumer name
+    │   ├── InvalidOption         option of the Spark source or sink, or setting of the broker
+    │   ├── InvalidRecords        record batch with another schema, hostile offsets, nulls, priorities outside 0-9 ...
+    │   ├── LimitExceeded         larger, longer or more than the broker takes
+    │   ├── InvalidRequest        a request that contradicts itself or the protocol
+    │   ├── Unsupported           a feature or version that this broker (or pyspark) does not have
+    │   ├── UnknownDestination    not there, and not to be created on first use
+    │   ├── DestinationExists     with another number of partitions
+    │   ├── UnknownProducer       sequence above 0 from a producer that the broker does not know
+    │   ├── SequenceReused        a sequence came again with other content
+    │   ├── OutOfWindow           a sequence below all that the audit still remembers
+    │   ├── NotAssigned           acknowledgement of rows that this consumer does not hold
+    │   └── SharedRange           one query reads one queue twice: use a topic
+    ├── Replaced              somebody newer took over: stop, or start anew
+    │   ├── ProducerFenced        a newer epoch of this producer name
+    │   ├── RunFenced             a newer run of this consumer
+    │   ├── IncarnationSuperseded the consumer lives on under another checkpoint, or was released
+    │   ├── EpochFenced           a newer writer of this query's batch
+    │   └── SessionClosed         the stream that these deliveries came from is gone
+    ├── StateMismatch         checkpoint and broker disagree: a human must look
+    │   ├── WrongBroker           offsets of another broker
+    │   ├── DestinationRecreated  offsets of a destination that was deleted and created again
+    │   ├── CheckpointTooOld      the checkpoint is older than the queue
+    │   ├── OffsetsUnknown        numbers that this broker never gave: restored from a backup?
+    │   ├── DataLost              rows that were asked for are no longer kept
+    │   ├── BatchMismatch         a committed batch came again with another number of rows
+    │   └── StagedSetUnknown      a commit names sets that are not there, or are not whole
+    ├── Undelivered           only in clients: what became of a send
+    │   ├── SendTimeout           it never left, and will not be sent later
+    │   ├── SendOutcomeUnknown    it left, and no answer came: stored or not
+    │   └── ClientClosed          producer, consumer or connection is closed
+    └── BrokerFault           the broker itself is in trouble: its operator must look
+        ├── StorageFailed         a write or sync failed; the broker stops and recovers from disk
+        ├── DataDirectoryInUse    another broker process holds it
+        ├── DataDirectoryUnusable unknown version, or not one of ours
+        ├── JournalDamaged        bytes before acknowledged data are damaged
+        └── InternalError         a bug: please report it
+
+`TABLE` maps each error that travels to its stable code and gRPC status, both ways. Errors of one process only have no code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+
+class MqError(Exception):
+    """Base of all. `code` is stable and machine-readable; the text names the thing, the value and the remedy."""
+
+    code: ClassVar[str] = ""
+
+
+class RetryLater(MqError):
+    """The same call may succeed later; nothing was stored or changed."""
+
+
+class FixTheCall(MqError, ValueError):
+    """The call is wrong and stays wrong."""
+
+
+class Replaced(MqError):
+    """Somebody newer took over."""
+
+
+class StateMismatch(MqError):
+    """What the caller remembers and what the broker holds do not fit together."""
+
+
+class Undelivered(MqError):
+    """What became of a send, told by the client alone."""
+
+
+class BrokerFault(MqError):
+    """The broker is in trouble."""
+
+
+class BrokerUnavailable(RetryLater, ConnectionError):
+    """No connection to the broker, or it broke before an answer."""
+
+    code = "BROKER_UNAVAILABLE"
+
+
+class OutOfOrder(RetryLater):
+    """A batch of this producer before this one is missing."""
+
+    code = "OUT_OF_ORDER"
+
+
+class StoreFull(RetryLater):
+    """The broker's disk is full."""
+
+    code = "STORE_FULL"
+
+
+class Busy(RetryLater):
+    """A bound on streams, requests or producers is reached."""
+
+    code = "BUSY"
+
+
+class InvalidName(FixTheCall):
+    """A destination, producer or consumer name that is not allowed."""
+
+    code = "INVALID_NAME"
+
+
+class InvalidOption(FixTheCall):
+    """An option or setting with a value that is not allowed, or one that does not exist."""
+
+
+class InvalidRecords(FixTheCall):
+    """Records that are not what the envelope says."""
+
+    code = "INVALID_RECORDS"
+
+
+class LimitExceeded(FixTheCall):
+    """More or larger than the broker takes."""
+
+    code = "LIMIT_EXCEEDED"
+
+
+class InvalidRequest(FixTheCall):
+    """A request that contradicts itself or the protocol."""
+
+    code = "INVALID_REQUEST"
+
+
+class Unsupported(FixTheCall):
+    """Something this version does not do."""
+
+    code = "UNSUPPORTED"
+
+
+class UnknownDestination(FixTheCall):
+    """There is no such destination, and it is not to be created on first use."""
+
+    code = "UNKNOWN_DESTINATION"
+
+
+class DestinationExists(FixTheCall):
+    """The destination exists with other properties."""
+
+    code = "DESTINATION_EXISTS"
+
+
+class UnknownProducer(FixTheCall):
+    """A sequence above 0 from a producer that the broker does not know."""
+
+    code = "UNKNOWN_PRODUCER"
+
+
+class SequenceReused(FixTheCall):
+    """A sequence came again with other content."""
+
+    code = "SEQUENCE_REUSED"
+
+
+class OutOfWindow(FixTheCall):
+    """A sequence below all that the duplicate audit still remembers: it cannot be told whether it was stored."""
+
+    code = "OUT_OF_WINDOW"
+
+
+class NotAssigned(FixTheCall):
+    """Acknowledgement of rows that this consumer does not hold."""
+
+    code = "NOT_ASSIGNED"
+
+
+class SharedRange(FixTheCall):
+    """Two readers of one queue in one batch of one query."""
+
+    code = "SHARED_RANGE"
+
+
+class ProducerFenced(Replaced):
+    """A newer epoch of this producer name is at work."""
+
+    code = "PRODUCER_FENCED"
+
+
+class RunFenced(Replaced):
+    """A newer run of this consumer is at work."""
+
+    code = "RUN_FENCED"
+
+
+class IncarnationSuperseded(Replaced):
+    """The consumer lives on under another checkpoint, or was released."""
+
+    code = "INCARNATION_SUPERSEDED"
+
+
+class EpochFenced(Replaced):
+    """A newer writer of this query is at work."""
+
+    code = "EPOCH_FENCED"
+
+
+class SessionClosed(Replaced):
+    """The stream that these deliveries came from is gone; they may have gone to somebody else."""
+
+    code = "SESSION_CLOSED"
+
+
+class WrongBroker(StateMismatch):
+    """Offsets of another broker."""
+
+    code = "WRONG_BROKER"
+
+
+class DestinationRecreated(StateMismatch):
+    """Offsets of a destination that was deleted and created again."""
+
+    code = "DESTINATION_RECREATED"
+
+
+class CheckpointTooOld(StateMismatch):
+    """The checkpoint is older than the queue."""
+
+    code = "CHECKPOINT_TOO_OLD"
+
+
+class OffsetsUnknown(StateMismatch):
+    """Numbers that this broker never gave."""
+
+    code = "OFFSETS_UNKNOWN"
+
+
+class DataLost(StateMismatch):
+    """Rows that were asked for are no longer kept."""
+
+    code = "DATA_LOST"
+
+
+class BatchMismatch(StateMismatch):
+    """A committed batch came again with another number of rows."""
+
+    code = "BATCH_MISMATCH"
+
+
+class StagedSetUnknown(StateMismatch):
+    """A commit names staged sets that are not there, or not whole."""
+
+    code = "STAGED_SET_UNKNOWN"
+
+
+class SendTimeout(Undelivered, TimeoutError):
+    """The message never left the client within the time allowed, and will not be sent later."""
+
+
+class SendOutcomeUnknown(Undelivered, TimeoutError):
+    """The message left and no answer came within the time allowed: it may be stored or not."""
+
+
+class ClientClosed(Undelivered):
+    """The producer, consumer or connection is closed."""
+
+
+class StorageFailed(BrokerFault):
+    """A write or sync failed. The broker stops answering, exits and recovers from disk at its next start."""
+
+    code = "STORAGE_FAILED"
+
+
+class DataDirectoryInUse(BrokerFault):
+    """Another broker process holds the data directory."""
+
+
+class DataDirectoryUnusable(BrokerFault):
+    """The data directory has an unknown version, or is not one of ours."""
+
+
+class JournalDamaged(BrokerFault):
+    """Bytes before acknowledged data are damaged."""
+
+    code = "JOURNAL_DAMAGED"
+
+
+class InternalError(BrokerFault):
+    """A bug in the broker."""
+
+    code = "INTERNAL"
+
+
+#: Error class -> name of its gRPC status. Together with `code` this is the one table of errors that travel.
+TABLE: Final[dict[type[MqError], str]] = {
+    BrokerUnavailable: "UNAVAILABLE",
+    OutOfOrder: "ABORTED",
+    StoreFull: "RESOURCE_EXHAUSTED",
+    Busy: "RESOURCE_EXHAUSTED",
+    InvalidName: "INVALID_ARGUMENT",
+    InvalidRecords: "INVALID_ARGUMENT",
+    LimitExceeded: "INVALID_ARGUMENT",
+    InvalidRequest: "INVALID_ARGUMENT",
+    Unsupported: "UNIMPLEMENTED",
+    UnknownDestination: "NOT_FOUND",
+    DestinationExists: "ALREADY_EXISTS",
+    UnknownProducer: "FAILED_PRECONDITION",
+    SequenceReused: "INVALID_ARGUMENT",
+    OutOfWindow: "OUT_OF_RANGE",
+    NotAssigned: "FAILED_PRECONDITION",
+    SharedRange: "FAILED_PRECONDITION",
+    ProducerFenced: "ABORTED",
+    RunFenced: "ABORTED",
+    IncarnationSuperseded: "ABORTED",
+    EpochFenced: "ABORTED",
+    SessionClosed: "ABORTED",
+    WrongBroker: "FAILED_PRECONDITION",
+    DestinationRecreated: "FAILED_PRECONDITION",
+    CheckpointTooOld: "FAILED_PRECONDITION",
+    OffsetsUnknown: "FAILED_PRECONDITION",
+    DataLost: "DATA_LOSS",
+    BatchMismatch: "FAILED_PRECONDITION",
+    StagedSetUnknown: "FAILED_PRECONDITION",
+    StorageFailed: "INTERNAL",
+    JournalDamaged: "DATA_LOSS",
+    InternalError: "INTERNAL",
+}
+
+#: Name of the trailing metadata entry that carries `code` beside a gRPC status.
+CODE_METADATA_KEY: Final = "mq-error-code"
+
+_BY_CODE: Final[dict[str, type[MqError]]] = {error.code: error for error in TABLE}
+
+
+def from_code(code: str, message: str) -> MqError:
+    """Returns the error that `code` stands for; a code of a newer broker becomes an `InternalError` that names it."""
+    error = _BY_CODE.get(code)
+    if error is None:
+        return InternalError(f"{message} (error code {code!r} is not known to this client: update pyspark-mq)")
+    return error(message)

@@ -1,0 +1,30 @@
+"""Bounds that both sides know, and the relations between them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: One record batch on the wire and on disk, as Arrow IPC.
+RECORDS_BYTES_MAX: Final = 4 << 20
+#: Rows of one record batch.
+RECORDS_ROWS_MAX: Final = 1 << 17
+#: What may stand beside the records in one gRPC message: headers, run lengths, offsets of RECORDS_ROWS_MAX rows.
+HEADER_BYTES_MAX: Final = 4 << 20
+#: gRPC's own limit, set on both sides.
+RPC_BYTES_MAX: Final = RECORDS_BYTES_MAX + HEADER_BYTES_MAX + (64 << 10)
+NAME_BYTES_MAX: Final = 255
+PARTITIONS_MAX: Final = 1024
+PRIORITIES: Final = 10
+PRIORITY_DEFAULT: Final = 4
+HEADERS_PER_ROW_MAX: Final = 1000
+TOKEN_BYTES: Final = 16
+PROTOCOL_VERSION: Final = 1
+DEFAULT_PORT: Final = 7654
+DEFAULT_ADDRESS: Final = f"mq://127.0.0.1:{DEFAULT_PORT}"
+#: Prefix of header keys that belong to the broker.
+RESERVED_HEADER_PREFIX: Final = "mq."
+
+# Offsets of a whole batch (8 bytes a row) must fit beside it.
+assert RECORDS_ROWS_MAX * 8 + (1 << 20) < HEADER_BYTES_MAX
+# Rows of one batch must be countable in Arrow's 32-bit offsets many times over.
+assert RECORDS_BYTES_MAX < 2**31 // 64

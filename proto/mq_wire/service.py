@@ -1,0 +1,56 @@
+"""The method table of `mq.v1.Broker`, read from its descriptor, for both sides.
+
+Data methods carry bytes in and bytes out (see `framing`): the generated classes copy large records twice more and were two to three
+times slower. All others use the generated classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import message_factory
+
+from mq_wire.v1 import broker_pb2
+
+SERVICE_NAME: Final = "mq.v1.Broker"
+#: Methods whose serialised messages are handled by `framing`, request side and response side.
+RAW_REQUESTS: Final = frozenset({"Publish"})
+RAW_RESPONSES: Final = frozenset({"Consume", "Fetch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC: its path, its shape, and how bytes become messages."""
+
+    name: str
+    path: str
+    client_streaming: bool
+    server_streaming: bool
+    parse_request: Callable[[bytes], Any] | None
+    serialize_request: Callable[[Any], bytes] | None
+    parse_response: Callable[[bytes], Any] | None
+    serialize_response: Callable[[Any], bytes] | None
+
+
+def _methods() -> dict[str, Method]:
+    methods = {}
+    for descriptor in broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods:
+        request: Any = message_factory.GetMessageClass(descriptor.input_type)
+        response: Any = message_factory.GetMessageClass(descriptor.output_type)
+        raw_in, raw_out = descriptor.name in RAW_REQUESTS, descriptor.name in RAW_RESPONSES
+        methods[descriptor.name] = Method(
+            name=descriptor.name,
+            path=f"/{SERVICE_NAME}/{descriptor.name}",
+            client_streaming=descriptor.client_streaming,
+            server_streaming=descriptor.server_streaming,
+            parse_request=None if raw_in else request.FromString,
+            serialize_request=None if raw_in else request.SerializeToString,
+            parse_response=None if raw_out else response.FromString,
+            serialize_response=None if raw_out else response.SerializeToString,
+        )
+    return methods
+
+
+METHODS: Final[dict[str, Method]] = _methods()
