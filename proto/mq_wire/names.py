@@ -22,10 +22,11 @@ def check_destination(name: str) -> str:
 
 
 def check_client_name(name: str, kind: str) -> str:
-    """Returns `name` where it is a valid producer or consumer name: printable, without '/', '\\' or '..'."""
+    r"""Returns `name` where it is a valid producer or consumer name: printable, without '/', '\' or '..'."""
     if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or not name or _FREE_TEXT_FORBIDDEN.search(name):
         raise InvalidName(
-            f"{kind} name {_shown(name)} is not allowed: use 1 to {NAME_BYTES_MAX} bytes of text without control characters, '/', '\\' or '..'"
+            f"{kind} name {_shown(name)} is not allowed: "
+            f"use 1 to {NAME_BYTES_MAX} bytes of text without control characters, '/', '\\' or '..'"
         )
     return name
 

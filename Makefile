@@ -1,0 +1,64 @@
+# Everything is a target here; `make` lists them. Needs Python 3.11 or newer, Java 17 (for Spark) and make.
+
+# The first Python that is new enough. Or say which: make PYTHON=/usr/bin/python3.12
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/python -m uv
+CRASH_ROUNDS ?= 200
+PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check unit spark crash bench bench-peers protos wheel clean
+
+help:  ## lists the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready  ## makes the virtual environment .venv with everything in it
+
+# An editable install serves the command `mq` and the metadata. Beside it stands a .pth with the three source roots: the finders that
+# setuptools makes for several roots hide packages from pkgutil (which Spark looks for sources with) and from mypy.
+$(VENV)/.ready: setup.py pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(UV) pip install --quiet --python $(BIN)/python --group dev -e '.[broker,spark]'
+	$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'pyspark_mq_roots.pth').write_text(''.join(str(pathlib.Path(root).resolve()) + '\n' for root in ('proto', 'connector', 'broker_core')))"
+	@touch $@
+
+demo: setup  ## the main job on real data: 336,776 flights through a broker that is killed on the way
+	$(BIN)/python examples/flights/demo.py
+
+test: check  ## all tests, with lint and types: what .ci/run calls
+	$(PYTEST) -q
+
+check: setup  ## lint, types, generated stubs
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python proto/generate.py --check
+
+unit: setup  ## the tests that need no JVM
+	$(PYTEST) -q -m 'not spark and not slow'
+
+spark: setup  ## the tests that run Spark
+	$(PYTEST) -q -m spark
+
+crash: setup  ## kills a real broker under load CRASH_ROUNDS times (200) and counts what is left
+	MQ_CRASH_ROUNDS=$(CRASH_ROUNDS) $(PYTEST) -q -m crash --timeout 0
+
+bench: setup  ## all speed figures, as a table; about ten minutes
+	$(BIN)/python -m benchmarks.bench
+
+bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, with ratios; needs Maven for the jars
+	$(BIN)/python -m benchmarks.peers
+
+protos: setup  ## generates the stubs beside the .proto files anew
+	$(BIN)/python proto/generate.py
+
+wheel: setup  ## builds dist/*.whl
+	$(BIN)/python -m build --wheel --installer uv --outdir dist .
+
+clean:  ## removes what the other targets made, .venv too
+	rm -rf $(VENV) .venv-protos build dist .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

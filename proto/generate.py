@@ -1,0 +1,67 @@
+"""Generates the Python stubs beside the .proto files, with the oldest grpcio-tools and protobuf that are promised.
+
+The tools live in a virtual environment of their own (.venv-protos), so that nobody's protobuf is downgraded. With --check nothing is
+written: what would be generated is compared with what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent
+PROJECT = ROOT.parent
+TOOLS = PROJECT / ".venv-protos"
+
+
+def tools_python() -> pathlib.Path:
+    """The Python of the tool environment, made on first use from the group `protos` of pyproject.toml."""
+    python = TOOLS / "bin" / "python"
+    ready = TOOLS / ".ready"
+    if not ready.exists() or ready.stat().st_mtime < (PROJECT / "pyproject.toml").stat().st_mtime:
+        uv = [sys.executable, "-m", "uv"]
+        environment = {**os.environ, "UV_LINK_MODE": "copy"}
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, TOOLS], check=True, env=environment)
+        install = [*uv, "pip", "install", "--quiet", "--python", python, "--group", "protos", "setuptools<81"]
+        subprocess.run(install, check=True, cwd=PROJECT, env=environment)
+        ready.touch()
+    return python
+
+
+def generate(target: pathlib.Path) -> None:
+    """Writes the stubs of every .proto below `target`. There are no _pb2_grpc files: mq_wire.service reads the descriptor."""
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "mq_wire").rglob("*.proto"))
+    command = [tools_python(), "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", f"--python_out={target}", f"--pyi_out={target}", *files]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def differences(fresh: pathlib.Path) -> list[str]:
+    """The stubs under the source root that are not what `fresh` has."""
+    expected = {path.relative_to(fresh): path.read_text(encoding="utf-8") for path in fresh.rglob("*_pb2.py*")}
+    stubs = [*(ROOT / "mq_wire").rglob("*_pb2*.py"), *(ROOT / "mq_wire").rglob("*_pb2*.pyi")]
+    present = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in stubs}
+    return sorted(str(path) for path in expected.keys() | present.keys() if expected.get(path) != present.get(path))
+
+
+def main() -> int:
+    """Returns the exit code: 1 where --check found a difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only; exit code 1 on a difference")
+    if not parser.parse_args().check:
+        generate(ROOT)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = pathlib.Path(folder)
+        generate(fresh)
+        wrong = differences(fresh)
+    for path in wrong:
+        sys.stderr.write(f"proto/{path} is not what its .proto gives: run `make protos`\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Fixtures for all tests, and the one seed that makes a run repeatable."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from spark_tests.support.seeds import seeded, session_seed
+
+if TYPE_CHECKING:
+    from mq_broker import LocalBroker
+
+# Sparks's Python workers must be this Python, whatever `python3` is on the PATH.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+_SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("fast", max_examples=50, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS)
+settings.register_profile("deep", max_examples=1000, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS)
+settings.load_profile(os.environ.get("MQ_HYPOTHESIS_PROFILE", "fast"))
+set_hypothesis_home_dir(pathlib.Path(__file__).resolve().parents[1] / ".hypothesis")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives Hypothesis the seed of this run, unless the command line has one."""
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = zlib.crc32(session_seed().encode())
+
+
+def pytest_report_header() -> str:
+    """Says how to repeat this run."""
+    return f"seed: MQ_SEED={session_seed()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says it again where it is needed: -q hides the header."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"repeat with MQ_SEED={session_seed()}")
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that follow from the seed and the name of the test."""
+    return seeded(request.node.nodeid)
+
+
+@pytest.fixture
+def broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
+    """A real broker process of this test's own."""
+    from mq_broker import LocalBroker
+
+    with LocalBroker(tmp_path / "broker") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A real broker process that the tests of one module share; each test uses destinations of its own."""
+    from mq_broker import LocalBroker
+
+    with LocalBroker(tmp_path_factory.mktemp("broker") / "data") as started:
+        yield started
