@@ -1,0 +1,124 @@
+"""The rules of the tree: who may import whom, and how long a file and a function may be."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from spark_tests.support.tree import PROJECT, imports, module_name, parsed, shown, sources
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+#: Package -> top-level packages that it must not import, with those of its modules that may.
+FORBIDDEN = {
+    "mq_wire": ({"mq_broker", "pyspark_mq", "pyspark", "py4j", "grpc"}, ()),
+    "mq_broker": ({"pyspark_mq", "pyspark", "py4j"}, ("mq_broker.console",)),
+    "pyspark_mq": ({"mq_broker", "py4j", "pyroaring"}, ()),
+}
+#: What the core may not know: it is sans-IO, so no file, socket, thread or clock.
+CORE_FORBIDDEN = {"os", "io", "time", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging", "random", "grpc", "mmap"}
+
+
+def violations() -> list[str]:
+    found = []
+    for path in sources():
+        module = module_name(path)
+        package = module.split(".")[0]
+        forbidden, exempt = FORBIDDEN.get(package, (set(), ()))
+        if any(module == name or module.startswith(name + ".") for name in exempt):
+            continue
+        if module.startswith("mq_broker.core"):
+            forbidden = forbidden | CORE_FORBIDDEN
+        for line, imported in imports(path):
+            if imported.split(".")[0] in forbidden:
+                found.append(f"{shown(path)}:{line}: {package} must not import {imported}")
+    return found
+
+
+def test_packages_import_only_what_they_may() -> None:
+    assert violations() == []
+
+
+def test_the_plain_client_works_without_pyspark() -> None:
+    """Nothing that Producer and Consumer stand on imports pyspark: follow their imports through the package."""
+    reached, todo = set(), ["pyspark_mq", "pyspark_mq.producer", "pyspark_mq.consumer", "pyspark_mq.connection"]
+    by_name = {module_name(path): path for path in sources()}
+    while todo:
+        name = todo.pop()
+        if name in reached or name not in by_name:
+            continue
+        reached.add(name)
+        for line, imported in imports(by_name[name]):
+            assert imported.split(".")[0] != "pyspark", f"{name}:{line} imports {imported}"
+            # A lazy import in __init__ leads to the Spark half: only the client's own modules are followed from there.
+            if imported.startswith("pyspark_mq.") and name != "pyspark_mq":
+                todo.append(imported)
+    assert {"pyspark_mq.producer", "pyspark_mq.consumer", "pyspark_mq.connection"} <= reached
+
+
+@pytest.mark.parametrize("path", sources(), ids=shown)
+def test_files_and_functions_are_short(path: pathlib.Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= FILE_LINES_MAX, f"{shown(path)} has {lines} lines, more than {FILE_LINES_MAX}: give it another room"
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            where = f"{shown(path)}:{node.lineno} {node.name}"
+            assert length <= FUNCTION_LINES_MAX, f"{where} has {length} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def broad_excepts(tree: ast.Module) -> list[int]:
+    """Lines of handlers that catch everything and neither raise nor use what they caught."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"})
+        passes_on = any(isinstance(inner, ast.Raise) for inner in ast.walk(node)) or any(
+            isinstance(inner, ast.Name) and inner.id == node.name for body in node.body for inner in ast.walk(body)
+        )
+        if broad and not passes_on:
+            found.append(node.lineno)
+    return found
+
+
+def test_no_error_is_swallowed() -> None:
+    assert [f"{shown(path)}:{line}" for path in sources() for line in broad_excepts(parsed(path))] == []
+
+
+def test_the_alarm_for_swallowed_errors_rings() -> None:
+    assert broad_excepts(ast.parse("try:\n  x()\nexcept Exception:\n  pass\n")) == [3]
+    assert broad_excepts(ast.parse("try:\n  x()\nexcept Exception as error:\n  tell(error)\n")) == []
+
+
+def test_tests_do_not_sleep() -> None:
+    waiting = PROJECT / "spark_tests" / "support" / "waiting.py"
+    found = [
+        f"{shown(path)}:{node.lineno}"
+        for path in sources()
+        if path.is_relative_to(PROJECT / "spark_tests") and path != waiting
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and node.attr == "sleep"
+    ]
+    assert found == [], "wait for a condition with wait_until"
+
+
+def test_markdown_has_one_title_and_live_links() -> None:
+    for path in [*PROJECT.glob("*.md"), *(path for folder in ("proto", "examples", "benchmarks") for path in (PROJECT / folder).rglob("*.md"))]:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, f"{shown(path)} needs exactly one title"
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (path.parent / target).exists(), f"{shown(path)} links to {target}, which is not there"
+
+
+def test_nothing_that_is_made_is_committed() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, text=True, capture_output=True, check=False)
+    if listed.returncode:  # an unpacked archive instead of a clone: nothing to check
+        return
+    made = re.compile(r"(^|/)(\.venv|build|dist|__pycache__|\.hypothesis|spark-warehouse)(/|$)|\.(pyc|whl|jar)$")
+    assert [name for name in listed.stdout.splitlines() if made.search(name)] == []
