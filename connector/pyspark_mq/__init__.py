@@ -1,0 +1,48 @@
+"""pyspark-mq: Spark source and sink of a columnar message queue, and the plain Python client that they stand on.
+
+    from pyspark_mq import Consumer, Producer
+    spark.readStream.format("mq").option("queue", "orders").load()
+
+Spark imports every installed package named pyspark_* whenever any Python data source is used: importing this one must cost nothing and
+must not fail, whatever is missing. So each name is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mq_wire import errors as errors
+    from pyspark_mq.connection import Connection as Connection
+    from pyspark_mq.consumer import Consumer as Consumer
+    from pyspark_mq.message import Message as Message
+    from pyspark_mq.producer import Producer as Producer
+    from pyspark_mq.receipts import BatchReceipt as BatchReceipt
+    from pyspark_mq.receipts import Receipt as Receipt
+    from pyspark_mq.source import DefaultSource as DefaultSource
+
+_MODULE_OF: Final = {
+    "BatchReceipt": "pyspark_mq.receipts",
+    "Connection": "pyspark_mq.connection",
+    "Consumer": "pyspark_mq.consumer",
+    "DefaultSource": "pyspark_mq.source",
+    "Message": "pyspark_mq.message",
+    "Producer": "pyspark_mq.producer",
+    "Receipt": "pyspark_mq.receipts",
+}
+
+__all__ = ["BatchReceipt", "Connection", "Consumer", "DefaultSource", "Message", "Producer", "Receipt", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("mq_wire.errors")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
