@@ -109,7 +109,8 @@ def test_tests_do_not_sleep() -> None:
 
 
 def test_markdown_has_one_title_and_live_links() -> None:
-    for path in [*PROJECT.glob("*.md"), *(path for folder in ("proto", "examples", "benchmarks") for path in (PROJECT / folder).rglob("*.md"))]:
+    folders = [PROJECT / "proto", PROJECT / "examples", PROJECT / "benchmarks"]
+    for path in [*PROJECT.glob("*.md"), *(found for folder in folders for found in folder.rglob("*.md"))]:
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, f"{shown(path)} needs exactly one title"
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
