@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from mq_wire import errors as errors
     from pyspark_mq.connection import Connection as Connection
     from pyspark_mq.consumer import Consumer as Consumer
+    from pyspark_mq.datasource import MqDataSource as DefaultSource
     from pyspark_mq.message import Message as Message
     from pyspark_mq.producer import Producer as Producer
     from pyspark_mq.receipts import BatchReceipt as BatchReceipt
     from pyspark_mq.receipts import Receipt as Receipt
-    from pyspark_mq.source import DefaultSource as DefaultSource
 
 _MODULE_OF: Final = {
     "BatchReceipt": "pyspark_mq.receipts",
     "Connection": "pyspark_mq.connection",
     "Consumer": "pyspark_mq.consumer",
-    "DefaultSource": "pyspark_mq.source",
+    "DefaultSource": "pyspark_mq.datasource",
     "Message": "pyspark_mq.message",
     "Producer": "pyspark_mq.producer",
     "Receipt": "pyspark_mq.receipts",

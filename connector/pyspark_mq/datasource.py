@@ -1,0 +1,98 @@
+"""Format `mq`: what Spark finds by itself once the package is installed.
+
+Spark loads this module in several short-lived processes of every query, also of queries that never use it, so it imports little, and
+each half of the connector only when asked for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_mq.options import SinkOptions
+
+
+class MqDataSource(DataSource):
+    """A durable queue as a Spark source and sink.
+
+        spark.readStream.format("mq").option("broker", "mq://127.0.0.1:7654").option("queue", "orders").load()
+        df.writeStream.format("mq").option("queue", "alerts").option("checkpointLocation", path).start()
+        spark.read.format("mq").option("queue", "orders").load()                          # browses, consumes nothing
+        df.write.format("mq").option("queue", "orders").mode("append").save()              # one transaction
+
+    Options: see `SourceOptions`, `BrowseOptions` and `SinkOptions` in `pyspark_mq.options`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns the name of the format."""
+        return "mq"
+
+    def schema(self) -> str:
+        """Returns the source's columns; a schema given by the user picks some of them."""
+        from pyspark_mq.options import parse_bool
+        from pyspark_mq.schema import source_ddl
+
+        return source_ddl(parse_bool("includeHeaders", self.options.get("includeHeaders") or "false"))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Returns the streaming source."""
+        _check_spark()
+        from pyspark_mq.options import SourceOptions
+        from pyspark_mq.source import MqStreamReader
+
+        return MqStreamReader(SourceOptions.parse(self.options), schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Returns the batch source."""
+        _check_spark()
+        from pyspark_mq.browse import MqBatchReader
+        from pyspark_mq.options import BrowseOptions
+
+        return MqBatchReader(BrowseOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Returns the streaming sink."""
+        from pyspark_mq.sink import MqStreamWriter
+
+        options = self._sink_options(schema, "outputMode('append')" if overwrite else "")
+        return MqStreamWriter(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Returns the batch sink."""
+        from pyspark_mq.sink import MqBatchWriter
+
+        options = self._sink_options(schema, "mode('append')" if overwrite else "")
+        return MqBatchWriter(options, schema)
+
+    def _sink_options(self, schema: StructType, remedy: str) -> SinkOptions:
+        from mq_wire.errors import Unsupported
+        from pyspark_mq.options import SinkOptions
+        from pyspark_mq.schema import check_sink_schema
+
+        _check_spark()
+        options = SinkOptions.parse(self.options)
+        if remedy:
+            raise Unsupported(f"queue {options.queue}: messages are only ever added to a queue, nothing is overwritten: use {remedy}")
+        check_sink_schema(schema, options.queue, options.route_by_columns)
+        return options
+
+
+def _check_spark() -> None:
+    """Says clearly what an older Spark lacks; never while it imports us, which would hide all other sources from it."""
+    import importlib.util
+
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        from pyspark.version import __version__
+
+        from mq_wire.errors import Unsupported
+
+        raise Unsupported(f"format mq needs Spark 4.2 or newer (admission control for Python sources), not {__version__}: update pyspark")
+
+
+#: The name under which Spark looks for it.
+DefaultSource = MqDataSource

@@ -1,0 +1,235 @@
+"""What a read task does: fetch its ranges with bounded credit and hand them to Spark as Arrow batches."""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, MqError, RetryLater
+from pyspark_mq.address import Address
+from pyspark_mq.options import BrowseOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mq_wire.v1 import common_pb2, subscribe_pb2
+    from pyspark_mq.connection import Connection, Stream
+
+#: Spark takes source batches as they are: small ones cost per batch, huge ones memory.
+BATCH_ROWS_MIN: Final = 16_384
+BATCH_ROWS_MAX: Final = 65_536
+#: Ranges of one task that are on their way at the same time; more than one matters only for small ones.
+FETCHES_MAX: Final = 4
+#: How long a task goes on trying while the broker is away.
+FETCH_RETRY_S: Final = 60.0
+
+#: Task properties in which Spark says what a task works for. Missing inside Spark Connect's foreachBatch.
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+RUN_ID: Final = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        parts: (broker partition, first number, number after the last), read one after the other.
+        planned_on: name of the host where the driver runs.
+        who: the serialised ConsumerRef; empty when browsing.
+        browse: handle of the browse view; empty for a consumer.
+    """
+
+    parts: tuple[tuple[int, int, int], ...]
+    planned_on: str
+    who: bytes = b""
+    browse: bytes = b""
+
+
+def read_partition(partition: RangePartition, options: BrowseOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of one task as Arrow batches of exactly `schema`.
+
+    Raises:
+        DataLost: rows that are no longer kept; with failOnDataLoss=false they read as nothing, with a warning.
+        BrokerUnavailable: the broker stayed away for FETCH_RETRY_S.
+    """
+    check_reachable(options.broker, partition.planned_on)
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    return _coalesce(_read_parts(partition, options, wanted))
+
+
+def check_reachable(broker: str, planned_on: str) -> None:
+    """Refuses an address that means another machine here than on the driver.
+
+    Raises:
+        InvalidOption: a loopback address, and this task is not on the driver's host.
+    """
+    host = socket.gethostname()
+    if host != planned_on and Address.parse(broker).is_loopback:
+        raise InvalidOption(
+            f"option broker is {broker!r}, which on this executor's host {host} is not the broker that the driver on {planned_on} means: "
+            "give a host name that every executor can reach"
+        )
+
+
+def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    from pyspark_mq.columns import Rows
+    from pyspark_mq.connection import Connection
+
+    connection = Connection.shared(options.broker)
+    waiting = deque(Fetch(connection, request, options) for request in _requests(partition, wanted.names))
+    running: deque[Fetch] = deque()
+    try:
+        while waiting or running:
+            while waiting and len(running) < FETCHES_MAX:
+                running.append(waiting.popleft())
+                running[-1].start()
+            fetch = running.popleft()
+            try:
+                for header, records in fetch:
+                    yield Rows(header, records, options.queue).record_batch(wanted)
+            except DataLost as lost:
+                if options.fail_on_data_loss:
+                    raise
+                warnings.warn(f"failOnDataLoss=false: {lost}; the batch goes on without these rows", RuntimeWarning, stacklevel=2)
+            finally:
+                fetch.close()
+    finally:
+        for fetch in running:
+            fetch.close()
+
+
+def _requests(partition: RangePartition, names: list[str]) -> Iterator[subscribe_pb2.OpenFetch]:
+    from mq_wire.v1 import subscribe_pb2
+    from pyspark_mq.columns import envelope_mask
+
+    context = TaskContext.get()
+    batch_id = (context.getLocalProperty(BATCH_ID) if context else None) or ""
+    common = subscribe_pb2.OpenFetch(
+        browse=partition.browse,
+        columns=envelope_mask(names),
+        batch_rows_max=BATCH_ROWS_MAX,
+        query_id=(context.getLocalProperty(QUERY_ID) if context else None) or "",
+        batch_id=int(batch_id) if batch_id else 0,
+        spark_run_id=(context.getLocalProperty(RUN_ID) if context else None) or "",
+    )
+    if partition.who:
+        common.who.ParseFromString(partition.who)
+    for number, first, last in partition.parts:
+        request = subscribe_pb2.OpenFetch(partition=number, first=first, last=last)
+        request.MergeFrom(common)
+        yield request
+
+
+def _coalesce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins neighbours until they have BATCH_ROWS_MIN rows; large batches pass as they are."""
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if pending and rows + batch.num_rows > BATCH_ROWS_MAX:
+            yield joined(pending)
+            pending, rows = [], 0
+        pending.append(batch)
+        rows += batch.num_rows
+        if rows >= BATCH_ROWS_MIN:
+            yield joined(pending)
+            pending, rows = [], 0
+    if pending:
+        yield joined(pending)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Returns all rows as one batch; a single one without copying it."""
+    if len(batches) == 1:
+        return batches[0]
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+class Fetch:
+    """One range of one broker partition as a stream with credit, which goes on where it broke off."""
+
+    def __init__(self, connection: Connection, request: subscribe_pb2.OpenFetch, options: BrowseOptions) -> None:
+        self._connection = connection
+        self._request = request
+        self._rows_max, self._bytes_max = options.prefetch_rows, options.prefetch_bytes
+        self._outgoing: SimpleQueue[subscribe_pb2.FetchRequest | None] = SimpleQueue()
+        self._stream: Stream | None = None
+
+    def start(self) -> None:
+        """Asks for the rows from `request.first` on, so that they come while others are read."""
+        from mq_wire.v1 import subscribe_pb2
+
+        self._outgoing = SimpleQueue()
+        self._outgoing.put(subscribe_pb2.FetchRequest(open=self._request, credit_rows=self._rows_max, credit_bytes=self._bytes_max))
+        self._stream = self._connection.stream("Fetch", iter(self._outgoing.get, None))
+
+    def close(self) -> None:
+        """Ends the stream, wherever it is."""
+        self._outgoing.put(None)
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def __iter__(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
+        from pyspark_mq.run import backoffs
+
+        pauses = backoffs()
+        deadline = time.monotonic() + FETCH_RETRY_S
+        while True:
+            endpoint = self._connection.endpoint
+            try:
+                for header, records in self._responses():
+                    yield header, records
+                    pauses, deadline = backoffs(), time.monotonic() + FETCH_RETRY_S
+                return
+            except RetryLater as error:
+                self.close()
+                if time.monotonic() > deadline:
+                    raise
+                if isinstance(error, BrokerUnavailable):
+                    self._connection.interrupted(endpoint)
+            time.sleep(next(pauses))
+            self.start()
+
+    def _responses(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
+        import grpc
+
+        from mq_wire import framing
+        from mq_wire.v1 import common_pb2, subscribe_pb2
+
+        assert self._stream is not None
+        rows = size = 0  # taken and not credited again
+        answers = iter(self._stream)
+        while True:
+            try:
+                answer = next(answers)
+            except StopIteration:
+                return
+            except grpc.RpcError as error:
+                raise self._named(self._connection.error_of(error, "Fetch")) from None
+            head, records = framing.split(answer)
+            header = common_pb2.RowsHeader.FromString(bytes(head))
+            # Where to go on if the stream breaks from here on.
+            self._request.first = header.first_delivery + header.rows
+            rows, size = rows + header.rows, size + len(records)
+            yield header, records
+            if 2 * rows >= self._rows_max or 2 * size >= self._bytes_max:
+                self._outgoing.put(subscribe_pb2.FetchRequest(credit_rows=rows, credit_bytes=size))
+                rows = size = 0
+
+    def _named(self, error: MqError) -> MqError:
+        request = self._request
+        return type(error)(f"partition {request.partition}, numbers {request.first} to {request.last}: {error}")

@@ -1,0 +1,188 @@
+"""The sinks: tasks stage rows durably and invisibly, the driver makes them visible in one step.
+
+    task:    write()   rows -> a staged set under a fresh random token -> commit message (token, rows, whose batch it is)
+    driver:  commit()  the tokens of exactly the tasks that Spark chose -> one turn of the broker -> visible, with offsets
+
+A token is random because nothing that Spark hands a task names one write() call: after a driver restart attempts begin at 0 again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from mq_wire.errors import DataLost, StagedSetUnknown, Unsupported
+from pyspark_mq.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How long the driver goes on trying to commit while the broker is away.
+COMMIT_RETRY_S: Final = 60.0
+#: Discarding is a courtesy: sets that nobody commits end by themselves.
+DISCARD_RETRY_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What one write() call has staged.
+
+    Attributes:
+        token: name of the set, 16 random bytes; there is no such set where rows is 0.
+        query_id: the streaming query; empty for batch writes.
+        run_id: Spark's run of that query, for the broker's records.
+    """
+
+    token: bytes
+    rows: int
+    query_id: str = ""
+    batch_id: int = -1
+    run_id: str = ""
+
+
+class MqStreamWriter(DataSourceStreamArrowWriter):
+    """Exactly-once sink of one streaming query. Spark makes a new one for each micro-batch, and another that only commits."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = _without_transaction(options)
+        self._schema = schema
+        self._planned_on = ""
+        self._epoch = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Takes the batch's epoch when Spark pickles the writer for its tasks: the one that only commits is never pickled."""
+        if not self._epoch:
+            import socket
+
+            from mq_wire.v1 import produce_pb2
+            from pyspark_mq.connection import Connection
+
+            connection = Connection.shared(self._options.broker)
+            self._epoch = connection.call("TakeEpoch", produce_pb2.TakeEpochRequest(), retry_timeout=COMMIT_RETRY_S).epoch
+            self._planned_on = socket.gethostname()
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of one task."""
+        from pyspark import TaskContext
+
+        from pyspark_mq.reader import BATCH_ID, QUERY_ID, RUN_ID
+        from pyspark_mq.staging import Staging
+
+        context = TaskContext.get()
+        assert context is not None, "Spark calls write() inside a task"
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if not query_id or not batch_id:
+            raise Unsupported(
+                "Spark does not say for which query and batch this task writes, and exactly once needs both: please report it"
+            )
+        staging = Staging(
+            self._options,
+            self._planned_on,
+            epoch=self._epoch,
+            query_id=query_id,
+            batch_id=int(batch_id),
+            run_id=context.getLocalProperty(RUN_ID) or "",
+        )
+        return staging.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Makes the batch visible; the same batch again is a no-op, even where the first answer was lost."""
+        staged = _all_of(messages)
+        if not staged:
+            # Spark runs at least one task, also for an empty batch.
+            raise StagedSetUnknown(f"batch {batchId} comes to commit without a word from any task: restart the query")
+        first = staged[0]
+        commit_staged(self._options, staged, owner=f"query:{first.query_id}", version=batchId, run_id=first.run_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Throws away what the tasks have staged, as far as they told."""
+        discard_staged(self._options, messages)
+
+
+class MqBatchWriter(DataSourceArrowWriter):
+    """Batch sink: one transaction a write, idempotent with txnAppId and txnVersion."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        import socket
+
+        self._options = options
+        self._schema = schema
+        self._planned_on = socket.gethostname()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same query and batch."""
+        from pyspark_mq.staging import Staging
+
+        return Staging(self._options, self._planned_on).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Makes all rows visible at once."""
+        options = self._options
+        if options.txn_app_id:
+            commit_staged(options, _all_of(messages), owner=f"app:{options.txn_app_id}", version=options.txn_version)
+        else:
+            commit_staged(options, _all_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Throws away what the tasks have staged, as far as they told."""
+        discard_staged(self._options, messages)
+
+
+def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: str = "", version: int = 0, run_id: str = "") -> None:
+    """Commits exactly these sets, in one step.
+
+    Args:
+        owner: who commits which `version` of what; empty = nobody, and the commit is not idempotent.
+
+    Raises:
+        BatchMismatch, CheckpointTooOld, StagedSetUnknown: see `mq_wire.errors`.
+    """
+    from mq_wire.v1 import produce_pb2
+    from pyspark_mq.connection import Connection
+
+    sets = [message for message in staged if message.rows]
+    if not sets and not owner:
+        return
+    request = produce_pb2.CommitStagedRequest(
+        tokens=[produce_pb2.StagedToken(token=message.token, rows=message.rows) for message in sets],
+        target=options.queue,
+        owner=owner,
+        version=version,
+        run_id=run_id,
+        rows=sum(message.rows for message in sets),
+        keep_mismatch=options.batch_mismatch == "keep",
+    )
+    Connection.shared(options.broker).call("CommitStaged", request, retry_timeout=COMMIT_RETRY_S)
+
+
+def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Throws away the sets of an aborted write. A set that was committed after all is sealed, and the broker leaves it alone."""
+    from mq_wire.v1 import produce_pb2
+    from pyspark_mq.connection import Connection
+
+    tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
+    if tokens:
+        request = produce_pb2.DiscardStagedRequest(tokens=tokens)
+        Connection.shared(options.broker).call("DiscardStaged", request, retry_timeout=DISCARD_RETRY_S)
+
+
+def _all_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    if len(staged) < len(messages):
+        silent = len(messages) - len(staged)
+        raise DataLost(f"{silent} of {len(messages)} tasks sent no commit message: nothing is committed, run the write again")
+    return staged
+
+
+def _without_transaction(options: SinkOptions) -> SinkOptions:
+    if options.txn_app_id:
+        raise Unsupported(
+            f"option txnAppId is {options.txn_app_id!r}: it is for batch writes, such as in foreachBatch; "
+            "a streaming write is idempotent without it"
+        )
+    return options

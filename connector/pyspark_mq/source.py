@@ -1,0 +1,222 @@
+"""The streaming source, driver side: plans micro-batches and acknowledges them.
+
+Spark's stream offsets are delivery numbers. What is asked in which order, and what a restart repeats, is told in ARCHITECTURE.md;
+the rule that everything here follows: the broker and the checkpoint hold all state, this object none that matters.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from mq_wire.errors import DataLost, InvalidOption
+from pyspark_mq.offsets import Offsets
+from pyspark_mq.options import SourceOptions
+from pyspark_mq.ranges import Part, plan_tasks
+from pyspark_mq.reader import RangePartition, read_partition
+from pyspark_mq.schema import check_source_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from mq_wire.v1 import subscribe_pb2
+    from pyspark_mq.run import Run
+
+
+class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue as a stream of ranges that can be read again until they are acknowledged.
+
+    Made twice on the driver and pickled to the tasks: nothing happens before the first real call.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_source_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._run: Run | None = None
+        self._lag: subscribe_pb2.Lag | None = None
+        self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
+        self._last_batch_s: float | None = None  # monotonic
+
+    # -- planning --------------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Returns a constant: Spark asks several times, and again on a restart with batch 0 unfinished."""
+        return Offsets().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Returns maxOffsetsPerTrigger."""
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes where the query ends: at what is in the queue now."""
+        from mq_wire.v1 import admin_pb2
+
+        destination = self._call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue, create=True))
+        self._available_below = {partition.partition: partition.end_offset for partition in destination.partitions}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Acknowledges what lies before `start` (Spark has it in its checkpoint) and returns the end of the next batch.
+
+        With nothing ready `start` itself comes back: Spark compares offsets as text.
+        """
+        from mq_wire.v1 import common_pb2, subscribe_pb2
+
+        offsets = self._read_offsets(start)
+        max_rows, max_bytes, min_rows = self._limits(limit)
+        available_now = self._available_below is not None
+        plan = self._call(
+            "Plan",
+            subscribe_pb2.PlanRequest(
+                who=self._who(offsets),
+                start=common_pb2.Positions(next=dict(offsets.positions)),
+                max_rows=max_rows,
+                max_bytes=max_bytes,
+                min_rows=min_rows,
+                bounded=available_now,
+                available_below=common_pb2.Positions(next=self._available_below or {}),
+                wait_ms=0 if available_now else self._options.idle_wait_ms,
+                create=True,
+            ),
+        )
+        self._lag = plan.lag
+        if plan.idle:
+            return start
+        self._last_batch_s = time.monotonic()
+        return Offsets(
+            destination=self._options.queue,
+            consumer=self._options.consumer,
+            cluster_id=plan.cluster_id,
+            destination_id=plan.destination_id,
+            incarnation=plan.incarnation,
+            positions=plan.end.next,
+        ).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Returns the lag as of the last plan, for `sources[].latestOffset` in the query's progress."""
+        if self._lag is None:
+            return None
+        lag = self._lag
+        return {
+            "dead_letters": lag.dead_letters,
+            "duplicates": lag.duplicates,
+            "lag_bytes": lag.bytes,
+            "lag_rows": lag.rows,
+            "oldest_age_ms": lag.oldest_age_ms,
+        }
+
+    def _limits(self, limit: ReadLimit) -> tuple[int, int, int]:
+        """Returns rows at most, bytes at most (0 = no limit) and rows at least."""
+        options = self._options
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once: the user asked for everything
+            return 0, 0, 0
+        max_rows, max_bytes, min_rows = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
+        if isinstance(limit, ReadMaxRows):
+            max_rows = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
+        elif isinstance(limit, ReadMinRows):
+            min_rows = limit.min_rows
+        if not min_rows or self._available_below is not None:
+            return max_rows, max_bytes, 0
+        # As in Kafka's connector: the first trigger does not wait, and each delay that has gone by starts anew.
+        now_s = time.monotonic()
+        if self._last_batch_s is None or (now_s - self._last_batch_s) * 1000 >= options.max_trigger_delay:
+            self._last_batch_s = now_s
+            min_rows = 0
+        return max_rows, max_bytes, min_rows
+
+    # -- one batch -------------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Opens the range for this run, which freezes what is delivered, and cuts it into tasks."""
+        from mq_wire.v1 import common_pb2, subscribe_pb2
+
+        first, last = self._read_offsets(start), self._read_offsets(end)
+        who = self._who(last)
+        request = subscribe_pb2.OpenRangeRequest(
+            who=who, start=common_pb2.Positions(next=dict(first.positions)), end=common_pb2.Positions(next=dict(last.positions))
+        )
+        try:
+            opened = self._call("OpenRange", request)
+        except DataLost as lost:
+            if self._options.fail_on_data_loss:
+                raise
+            warnings.warn(f"failOnDataLoss=false: {lost}; the batch goes on without these rows", RuntimeWarning, stacklevel=2)
+            return []
+        parts = (Part(part.partition, part.first, part.last, part.rows, part.bytes) for part in opened.parts)
+        tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition)
+        host, named = socket.gethostname(), who.SerializeToString()
+        return [RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one task, on its executor."""
+        assert isinstance(partition, RangePartition)
+        return read_partition(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Acknowledges everything before `end`."""
+        from mq_wire.v1 import common_pb2, subscribe_pb2
+
+        offsets = self._read_offsets(end)
+        if not offsets.initial:
+            positions = common_pb2.Positions(next=dict(offsets.positions))
+            self._call("AcknowledgeRange", subscribe_pb2.AcknowledgeRangeRequest(who=self._who(offsets), end=positions))
+
+    def stop(self) -> None:
+        """Ends the run. Spark does not always call this; the end of the process does the same."""
+        if self._run is not None:
+            self._run.close()
+
+    # -- the broker ------------------------------------------------------------------------------------------------------
+
+    def _call(self, method: str, request: Any) -> Any:
+        from pyspark_mq.connection import Connection
+        from pyspark_mq.run import SOURCE_RETRY_S
+
+        return Connection.shared(self._options.broker).call(method, request, retry_timeout=SOURCE_RETRY_S)
+
+    def _who(self, offsets: Offsets) -> subscribe_pb2.ConsumerRef:
+        from mq_wire.v1 import subscribe_pb2
+        from pyspark_mq.connection import Connection
+        from pyspark_mq.run import Run
+
+        if self._run is None:
+            self._run = Run(Connection.shared(self._options.broker))
+        return subscribe_pb2.ConsumerRef(
+            destination=self._options.queue,
+            cluster_id=offsets.cluster_id,
+            destination_id=offsets.destination_id,
+            consumer=self._options.consumer,
+            incarnation=offsets.incarnation,
+            run=self._run.number(),
+        )
+
+    def _read_offsets(self, value: dict[str, Any]) -> Offsets:
+        offsets = Offsets.from_json(value)
+        if not offsets.initial:
+            for option, given, stored in (
+                ("queue", self._options.queue, offsets.destination),
+                ("consumer", self._options.consumer, offsets.consumer),
+            ):
+                if given != stored:
+                    raise InvalidOption(
+                        f"option {option} is {given!r}, but the checkpoint was made with {stored!r}: give {stored!r}, or start with "
+                        "another checkpoint"
+                    )
+        return offsets
