@@ -1,0 +1,110 @@
+"""Settings of a broker: from a TOML file, from flags, or the defaults. `conf/broker.toml` explains each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mq_wire.errors import InvalidOption
+from mq_wire.limits import DEFAULT_PORT, PARTITIONS_MAX, RECORDS_BYTES_MAX
+
+
+def _setting(default: object, summary: str, low: int | None = None, high: int | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={"summary": summary, "low": low, "high": high})
+
+
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Every setting of a broker, with its default. Units stand last in the names.
+
+    Raises:
+        InvalidOption: a value of another type or outside of its bounds, with both.
+    """
+
+    host: str = _setting("127.0.0.1", "interface to listen on; 0.0.0.0 or [::] for all")
+    port: int = _setting(DEFAULT_PORT, "TCP port; 0 picks a free one, the readiness line says which", 0, 65535)
+    data_dir: str = _setting("mq-data", "directory of the journal; one broker process at a time")
+
+    auto_create_destinations: bool = _setting(True, "create a destination when it is first used")
+    default_partitions: int = _setting(4, "partitions of a destination that does not say how many", 1, PARTITIONS_MAX)
+    destinations_max: int = _setting(100_000, "destinations of this broker", 1)
+    anonymous_producers_max: int = _setting(1000, "producers without a name that the duplicate audit remembers, per partition", 1)
+
+    staged_ttl_s: int = _setting(86_400, "staged rows without any sign of their batch are discarded after this", 1)
+    browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)
+    run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
+
+    segment_bytes: int = _setting(128 << 20, "size of one journal file", 32 * RECORDS_BYTES_MAX, 64 * _GIB)
+    pool_segments: int = _setting(2, "empty journal files kept ready", 1, 1024)
+
+    streams_max: int = _setting(2000, "streams open at the same time, over all clients", 1, 100_000)
+    waits_max: int = _setting(256, "queries waiting for rows at the same time; others get their answer at once", 1, 100_000)
+    unary_threads: int = _setting(64, "calls answered at the same time, beside streams and waits", 4, 10_000)
+    publish_requests_max: int = _setting(1024, "unanswered batches of one publish stream; then it is not read any further", 1)
+    publish_bytes_max: int = _setting(32 << 20, "unanswered bytes of one publish stream; then it is not read any further", 1)
+    publish_bytes_total_max: int = _setting(128 << 20, "unanswered bytes of all publish streams together", RECORDS_BYTES_MAX)
+    keepalive_ms: int = _setting(20_000, "a silent connection is asked whether it lives after this", 1000)
+    keepalive_timeout_ms: int = _setting(10_000, "and closed when it has not answered for this long", 100)
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            _check(setting, getattr(self, setting.name))
+        if self.publish_bytes_total_max < self.publish_bytes_max:
+            raise InvalidOption(
+                f"publish_bytes_total_max = {self.publish_bytes_total_max} is less than publish_bytes_max = {self.publish_bytes_max}: "
+                "raise the one or lower the other"
+            )
+
+    @classmethod
+    def from_toml(cls, path: str | Path, **overrides: object) -> BrokerConfig:
+        """Returns the settings of a file; `overrides` beat it, defaults fill it up.
+
+        Raises:
+            InvalidOption: no such file, no TOML, an unknown setting (with what was probably meant) or a wrong value.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                settings = tomllib.load(file)
+        except OSError as error:
+            raise InvalidOption(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidOption(f"config file {str(path)!r} is not TOML: {error}") from None
+        try:
+            return cls.of({**settings, **overrides})
+        except InvalidOption as error:
+            raise InvalidOption(f"config file {str(path)!r}: {error}") from None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> BrokerConfig:
+        """Returns the defaults with `settings` in place of some of them.
+
+        Raises:
+            InvalidOption: an unknown setting or a wrong value.
+        """
+        known = [setting.name for setting in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1, 0.6)
+                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+                raise InvalidOption(f"unknown broker setting {name!r}: {hint}")
+        return cls(**settings)
+
+
+def _check(setting: dataclasses.Field[Any], value: object) -> None:
+    wanted = type(setting.default)
+    if type(value) is not wanted:
+        found, hint = type(value).__name__, f"{wanted.__name__}, such as {setting.default!r}"
+        raise InvalidOption(f"{setting.name} = {value!r} is of type {found}: give {hint}")
+    low, high = setting.metadata["low"], setting.metadata["high"]
+    if isinstance(value, int) and low is not None and not low <= value <= (value if high is None else high):
+        raise InvalidOption(f"{setting.name} = {value} is outside {low} to {'any' if high is None else high} (default {setting.default})")
+    if value == "":
+        raise InvalidOption(f"{setting.name} is empty: give a value, such as {setting.default!r}")

@@ -1,0 +1,1 @@
+"""The command `mq`: runs a broker, and looks inside one."""

@@ -1,0 +1,152 @@
+"""`mq queues`, `mq stats`, `mq create`, `mq delete`, `mq consumers`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mq_broker.console.tables import age, print_pairs, print_table, size
+from mq_wire.errors import InvalidOption, InvalidRequest
+from mq_wire.v1 import admin_pb2, subscribe_pb2
+from pyspark_mq import Connection
+
+
+def queues(options: argparse.Namespace) -> int:
+    """Prints one line per queue."""
+    listing = _call(options, "ListDestinations", admin_pb2.ListDestinationsRequest(prefix=options.prefix))
+    heads = ("QUEUE", "PARTITIONS", "READY", "ASSIGNED", "STAGED", "DEAD", "ENQUEUED", "DUPLICATES", "CONSUMERS", "OLDEST")
+    print_table(
+        heads,
+        [
+            (
+                queue.name,
+                queue.partitions,
+                queue.ready_rows,
+                queue.assigned_rows,
+                queue.staged_rows,
+                queue.dead_letters,
+                queue.enqueued_rows,
+                queue.duplicate_rows,
+                queue.consumers,
+                age(queue.oldest_age_ms),
+            )
+            for queue in sorted(listing.destinations, key=lambda queue: queue.name)
+        ],
+    )
+    return 0
+
+
+def stats(options: argparse.Namespace) -> int:
+    """Prints the figures of the broker, or of one queue."""
+    reply = _call(options, "Stats", admin_pb2.StatsRequest(destination=options.queue))
+    print_pairs(_queue_pairs(reply.destination) if options.queue else _broker_pairs(reply.broker))
+    return 0
+
+
+def create(options: argparse.Namespace) -> int:
+    """Creates a queue."""
+    if options.partitions < 0:
+        raise InvalidOption(f"--partitions {options.partitions} is negative: give 1 or more, or leave it out for the broker's default")
+    made = _call(options, "CreateDestination", admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions))
+    print(f"created {made.name} with {len(made.partitions)} partitions")
+    return 0
+
+
+def delete(options: argparse.Namespace) -> int:
+    """Deletes a queue."""
+    with Connection(options.broker) as connection:
+        reply = connection.call("Stats", admin_pb2.StatsRequest(destination=options.queue))
+        depth = reply.destination.depth_rows
+        if depth and not options.force:
+            raise InvalidRequest(f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them")
+        connection.call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue))
+    print(f"deleted {options.queue}" + (f" with {depth:,} messages" if depth else ""))
+    return 0
+
+
+def consumers(options: argparse.Namespace) -> int:
+    """Prints one line per durable consumer."""
+    listing = _call(options, "ListConsumers", subscribe_pb2.ListConsumersRequest(destination=options.queue))
+    heads = ("QUEUE", "CONSUMER", "INCARNATION", "CONNECTED", "UNACKNOWLEDGED", "READ", "OLDEST", "PINNED", "FAILED", "QUERY", "BATCH")
+    print_table(
+        heads,
+        [
+            (
+                consumer.destination,
+                consumer.consumer or "-",
+                consumer.incarnation.hex(),
+                "yes" if consumer.connected else "no",
+                consumer.unacknowledged_rows,
+                consumer.read_rows,
+                age(consumer.oldest_unacknowledged_ms),
+                size(consumer.pinned_bytes),
+                consumer.failed_attempts,
+                consumer.query_id or "-",
+                consumer.batch_id if consumer.query_id else "-",
+            )
+            for consumer in listing.consumers
+        ],
+    )
+    return 0
+
+
+def release(options: argparse.Namespace) -> int:
+    """Gives back what a durable consumer holds."""
+    with Connection(options.broker) as connection:
+        queue = options.queue or _queue_of(connection, options.name)
+        request = subscribe_pb2.ReleaseConsumerRequest(destination=queue, consumer=options.name)
+        reply = connection.call("ReleaseConsumer", request)
+    print(f"released {options.name} of {queue}: {reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged")
+    return 0
+
+
+def _queue_of(connection: Connection, name: str) -> str:
+    listing = connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest())
+    found = sorted({entry.destination for entry in listing.consumers if name in (entry.consumer, entry.incarnation.hex())})
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        raise InvalidOption(f"consumer {name!r} exists on the queues {', '.join(found)}: say which with --queue")
+    raise InvalidOption(f"there is no consumer {name!r}: `mq consumers list` shows who there is")
+
+
+def _call(options: argparse.Namespace, method: str, request: Any) -> Any:
+    with Connection(options.broker) as connection:
+        return connection.call(method, request)
+
+
+def _broker_pairs(broker: Any) -> list[tuple[str, object]]:
+    return [
+        ("uptime", age(broker.uptime_ms)),
+        ("memory (RssAnon)", size(broker.rss_anon_bytes)),
+        ("journal", size(broker.journal_bytes)),
+        ("segments", broker.segments),
+        ("turns", broker.turns),
+        ("queues", broker.destinations),
+        ("sessions", broker.sessions),
+        ("runs", broker.runs),
+        ("rows published since start", broker.published_rows),
+        ("rows delivered since start", broker.delivered_rows),
+        ("rows acknowledged since start", broker.acknowledged_rows),
+        ("duplicates since start", broker.duplicate_rows),
+        ("rows staged", broker.staged_rows),
+    ]
+
+
+def _queue_pairs(queue: Any) -> list[tuple[str, object]]:
+    lanes = [(f"ready at priority {priority}", rows) for priority, rows in reversed(list(enumerate(queue.ready_by_priority))) if rows]
+    return [
+        ("queue", queue.name),
+        ("partitions", queue.partitions),
+        ("depth", queue.depth_rows),
+        ("ready", queue.ready_rows),
+        *lanes,
+        ("ready bytes (estimate)", size(queue.ready_bytes)),
+        ("assigned", queue.assigned_rows),
+        ("staged", queue.staged_rows),
+        ("dead letters", queue.dead_letters),
+        ("oldest", age(queue.oldest_age_ms)),
+        ("enqueued, ever", queue.enqueued_rows),
+        ("duplicates, ever", queue.duplicate_rows),
+        ("consumers", queue.consumers),
+    ]

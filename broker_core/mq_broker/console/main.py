@@ -1,0 +1,140 @@
+"""Arguments of `mq`, and what becomes of errors: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from typing import Any, Final
+
+from mq_broker.config import BrokerConfig
+from mq_wire.errors import MqError
+from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT
+
+EXIT_ERROR: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _command(options.command)(options)
+    except MqError as error:
+        print(f"mq: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"mq: the Python package {error.name!r} is missing: pip install 'pyspark-mq[broker]'", file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has enough; keep the interpreter from saying so
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_ERROR
+
+
+def _command(path: str) -> Callable[[argparse.Namespace], int]:
+    # Imported only now: each command loads what it needs, and `mq --help` nothing.
+    module, _, name = path.partition(":")
+    function: Callable[[argparse.Namespace], int] = getattr(import_module(f"mq_broker.console.{module}"), name)
+    return function
+
+
+def version() -> str:
+    """Version of the installed distribution."""
+    try:
+        return metadata.version("pyspark-mq")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mq", description="A durable, columnar message queue for Spark.")
+    parser.add_argument("--version", action="version", version=f"mq {version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_broker(commands)
+    client = argparse.ArgumentParser(add_help=False)
+    client.add_argument("--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}")
+    _add_looking(commands, client)
+    _add_messages(commands, client)
+    return parser
+
+
+def _add_broker(commands: Any) -> None:
+    broker = commands.add_parser(
+        "broker",
+        help="run a broker in the foreground",
+        description="Runs a broker until SIGTERM or SIGINT. Flags beat the config file, the config file beats the defaults.",
+    )
+    broker.set_defaults(command="broker:run")
+    broker.add_argument("--config", metavar="FILE", help="TOML file; conf/broker.toml shows every setting")
+    broker.add_argument("--stop-with-stdin", action="store_true", help="stop when stdin ends, which is when the parent process does")
+    for setting in dataclasses.fields(BrokerConfig):
+        kind = type(setting.default)
+        broker.add_argument(
+            f"--{setting.name.replace('_', '-')}",
+            dest=f"set_{setting.name}",
+            type=_truth if kind is bool else kind,
+            metavar={bool: "true|false", int: "N"}.get(kind, "TEXT"),
+            help=f"{setting.metadata['summary']} (default {str(setting.default).lower() if kind is bool else setting.default})",
+        )
+
+
+def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
+    queues = commands.add_parser("queues", parents=[client], help="list queues and what waits in them")
+    queues.set_defaults(command="looking:queues")
+    queues.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin so")
+
+    stats = commands.add_parser("stats", parents=[client], help="figures of the broker, or of one queue")
+    stats.set_defaults(command="looking:stats")
+    stats.add_argument("queue", nargs="?", default="", metavar="QUEUE")
+
+    create = commands.add_parser("create", parents=[client], help="create a queue")
+    create.set_defaults(command="looking:create")
+    create.add_argument("queue", metavar="QUEUE")
+    create.add_argument("--partitions", type=int, default=0, metavar="N", help="default: the broker's default_partitions")
+
+    delete = commands.add_parser("delete", parents=[client], help="delete a queue")
+    delete.set_defaults(command="looking:delete")
+    delete.add_argument("queue", metavar="QUEUE")
+    delete.add_argument("--force", action="store_true", help="also where messages wait in it; they are lost")
+
+    consumers = commands.add_parser("consumers", help="durable consumers: Spark queries")
+    actions = consumers.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", parents=[client], help="who holds what, and since when")
+    listing.set_defaults(command="looking:consumers")
+    listing.add_argument("queue", nargs="?", default="", metavar="QUEUE")
+    release = actions.add_parser("release", parents=[client], help="give back what a consumer holds, for good")
+    release.set_defaults(command="looking:release")
+    release.add_argument("name", metavar="NAME", help="name of the consumer, or its incarnation as `mq consumers list` shows it")
+    release.add_argument("--queue", default="", metavar="QUEUE", help="needed where several queues have a consumer of this name")
+
+
+def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
+    send = commands.add_parser("send", parents=[client], help="send messages")
+    send.set_defaults(command="messages:send")
+    send.add_argument("queue", metavar="QUEUE")
+    send.add_argument("values", nargs="*", metavar="VALUE", help="one message each; none: one message per line of --file")
+    send.add_argument("--file", default="-", metavar="FILE", help="default '-' = stdin")
+    send.add_argument("--key", help="messages with the same key keep their order")
+    send.add_argument("--priority", type=int, default=PRIORITY_DEFAULT, metavar="0-9", help=f"9 is most urgent; default {PRIORITY_DEFAULT}")
+    send.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
+    send.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default 30")
+
+    receive = commands.add_parser("receive", parents=[client], help="receive messages and print their values, one per line")
+    receive.set_defaults(command="messages:receive")
+    receive.add_argument("queue", metavar="QUEUE")
+    receive.add_argument("--count", type=int, default=1, metavar="N", help="default 1; 0 = until none comes within the timeout")
+    receive.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="to wait for each message; default 5")
+    receive.add_argument("--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue")
+    receive.add_argument("--verbose", "-v", action="store_true", help="also partition, offset, priority, deliveries, key and headers")
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""`mq send` and `mq receive`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from mq_wire.errors import InvalidOption
+from pyspark_mq import Consumer, Message, Producer
+
+_PREFETCH_MAX = 1000
+
+
+def send(options: argparse.Namespace) -> int:
+    """Sends the values, or the lines of a file, and waits until all are durable."""
+    key = None if options.key is None else options.key.encode()
+    headers = _headers(options.header)
+    sent = 0
+    with Producer(options.broker, queue=options.queue, send_timeout=options.timeout) as producer:
+        for value in _values(options):
+            producer.send(value, key=key, priority=options.priority, headers=headers)
+            sent += 1
+    print(f"sent {sent:,} {'message' if sent == 1 else 'messages'} to {options.queue}")
+    return 0
+
+
+def receive(options: argparse.Namespace) -> int:
+    """Prints values as they come, and acknowledges them when they are printed."""
+    if options.count < 0:
+        raise InvalidOption(f"--count {options.count} is negative: give 0 for all that come, or how many")
+    # No more than asked for: what is fetched and not printed would count as delivered.
+    prefetch = min(options.count or _PREFETCH_MAX, _PREFETCH_MAX)
+    received = 0
+    with Consumer(options.broker, queue=options.queue, prefetch=prefetch, max_unacknowledged=prefetch) as consumer:
+        while not options.count or received < options.count:
+            message = consumer.receive(timeout=options.timeout)
+            if message is None:
+                break
+            received += 1
+            print(_line(message, verbose=options.verbose), flush=True)
+            if options.ack:
+                consumer.acknowledge(message)
+    return 0 if received or not options.count else 1
+
+
+def _values(options: argparse.Namespace) -> Iterator[bytes]:
+    if options.values:
+        yield from (value.encode() for value in options.values)
+        return
+    if options.file == "-":
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        return
+    try:
+        with open(options.file, "rb") as file:
+            yield from (line.rstrip(b"\r\n") for line in file)
+    except OSError as error:
+        raise InvalidOption(f"--file {options.file!r} cannot be read: {error.strerror}") from None
+
+
+def _headers(texts: list[str]) -> dict[str, bytes] | None:
+    headers = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidOption(f"--header {text!r} is not NAME=VALUE")
+        headers[name] = value.encode()
+    return headers or None
+
+
+def _line(message: Message, *, verbose: bool) -> str:
+    value = _shown(message.value)
+    if not verbose:
+        return value
+    headers = " ".join(f"{name}={_shown(content or b'')}" for name, content in _header_pairs(message))
+    key = "-" if message.key is None else _shown(message.key)
+    place = f"partition={message.partition} offset={message.offset}"
+    facts = f"{place} priority={message.priority} deliveries={message.delivery_count} key={key}"
+    return f"{facts}{' ' if headers else ''}{headers}\t{value}"
+
+
+def _header_pairs(message: Message) -> list[tuple[str, bytes | None]]:
+    headers = message.headers or {}
+    return list(headers.items())
+
+
+def _shown(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,104 @@
+"""What keeps one client from taking what the others need: counted streams, counted bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from mq_wire.errors import BrokerUnavailable, Busy
+
+
+class Budget:
+    """An amount that is taken and given back. Whoever wants more than there is waits.
+
+    An amount over the limit is given when nothing else is out, so that nothing waits for ever.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._waiting = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, amount: int) -> bool:
+        """Takes `amount`, after waiting where necessary. False = closed meanwhile, nothing taken."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: self._closed or not self._used or self._used + amount <= self._limit)
+            self._waiting -= 1
+            if not self._closed:
+                self._used += amount
+            return not self._closed
+
+    def give(self, amount: int) -> None:
+        """Gives `amount` back."""
+        with self._changed:
+            self._used -= amount
+            if self._waiting:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Sends all away who wait, now and later."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class LiveStreams:
+    """All open streams: so many and no more, each told when the broker stops."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = 0
+        self._wakes: dict[object, Callable[[], object]] = {}
+        self._lock = threading.Lock()
+        self.stopping = False
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """One stream, from here to the end of the block.
+
+        Raises:
+            Busy: too many are open.
+            BrokerUnavailable: the broker is stopping.
+        """
+        with self._lock:
+            self.check_running()
+            if self._open >= self._limit:
+                raise Busy(f"{self._open} streams are open, the limit (streams_max) is {self._limit}: close some, or raise it")
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    @contextlib.contextmanager
+    def told_to_stop(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Calls `wake` when the broker stops before the end of the block."""
+        key = object()
+        with self._lock:
+            self._wakes[key] = wake
+            late = self.stopping
+        if late:
+            wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._wakes[key]
+
+    def check_running(self) -> None:
+        """Raises `BrokerUnavailable` where the broker is stopping."""
+        if self.stopping:
+            raise BrokerUnavailable("the broker is stopping: connect again when it is back")
+
+    def stop(self) -> None:
+        """Tells every stream to end."""
+        with self._lock:
+            self.stopping = True
+            wakes = list(self._wakes.values())
+        for wake in wakes:
+            wake()

@@ -1,0 +1,169 @@
+"""The Consume stream: rows out as credit allows, acknowledgements in."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import numpy as np
+
+from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession, ReleaseView, RowsView
+from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.status import abort, in_band
+from mq_wire import envelope, framing
+from mq_wire.errors import InvalidRequest
+from mq_wire.limits import RECORDS_ROWS_MAX
+from mq_wire.v1.consume_pb2 import AcknowledgeRows, ConsumeHeader, ConsumeRequest, ConsumeResponse
+
+if TYPE_CHECKING:
+    from mq_broker.engine.engine import Engine
+
+#: Acknowledgements of one stream that wait for their sync; then the stream is not read any further.
+_UNANSWERED_MAX: Final = 256
+_BATCH_ROWS: Final = 16_384
+
+
+def ignore(reply: Any) -> None:
+    """For commands whose reply says nothing."""
+
+
+class ConsumeStream:
+    """One session of one consumer. A thread of its own reads, the thread of the call writes what the engine puts into the outbox."""
+
+    def __init__(self, engine: Engine, streams: LiveStreams) -> None:
+        self._engine = engine
+        self._streams = streams
+        # Views to send, answers of acknowledgements, and None: look whether it is time to go.
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._unanswered = Budget(_UNANSWERED_MAX)
+        self._asked = self._answered = 0
+        self._session = 0
+        self._read_all = False
+        self._gone = False
+        self._fatal: BaseException | None = None
+
+    def run(self, requests: Iterator[ConsumeRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Yields deliveries and answers until the client ends the stream or is gone. What was delivered and not acknowledged goes back."""
+        try:
+            first = next(requests, None)
+            if first is None:
+                return
+            if not first.HasField("open"):
+                raise InvalidRequest("the first message of a Consume stream must be `open`")
+            opened = self._engine.call(OpenSession(first.open, self._outbox.put))
+            self._session = opened.session
+        except Exception as error:  # abort gives each its status
+            abort(context, error)
+        try:
+            with self._streams.told_to_stop(self._wake):
+                if not context.add_callback(self._leave):
+                    return
+                yield framing.join(ConsumeHeader(opened=opened).SerializeToString())
+                threading.Thread(target=self._read, args=(first, requests), name="mq-consume-reader", daemon=True).start()
+                yield from self._answers(min(first.open.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX))
+                if not self._gone:
+                    if self._fatal is not None:
+                        raise self._fatal
+                    if not self._read_all:
+                        self._streams.check_running()
+        except Exception as error:  # abort gives each its status
+            abort(context, error)
+        finally:
+            self._close()
+
+    def _answers(self, batch_rows_max: int) -> Iterator[bytes]:
+        while not self._gone:
+            item = self._outbox.get()
+            if isinstance(item, RowsView):
+                yield from self._delivery(item, batch_rows_max)
+            elif item is not None:
+                self._answered += 1
+                self._unanswered.give(1)
+                yield item
+            if self._fatal is not None or (self._read_all and self._asked == self._answered) or self._streams.stopping:
+                return
+
+    def _delivery(self, view: RowsView, batch_rows_max: int) -> Iterator[bytes]:
+        try:
+            for header, records in self._engine.read(view, envelope.ALL_COLUMNS, batch_rows_max):
+                yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
+                if self._gone:
+                    return
+        finally:
+            self._engine.submit(ReleaseView(view), ignore)
+
+    def _read(self, first: ConsumeRequest, requests: Iterator[ConsumeRequest]) -> None:
+        try:
+            self._take_in(first)
+            for request in requests:
+                if request.HasField("open"):
+                    raise InvalidRequest("a second `open` on one Consume stream: open another stream")
+                self._take_in(request)
+        except grpc.RpcError:
+            pass  # the client is gone; the callback of the call has told
+        except BaseException as error:  # it ends the stream with its status
+            self._fatal = error
+        finally:
+            self._read_all = True
+            self._wake()
+
+    def _take_in(self, request: ConsumeRequest) -> None:
+        if request.HasField("credit"):
+            self._engine.submit(AddCredit(self._session, request.credit.rows, request.credit.bytes), ignore)
+        if request.HasField("acknowledge") and self._unanswered.take(1):
+            self._asked += 1
+            done = functools.partial(self._acknowledged, request.acknowledge.request_id)
+            try:
+                self._engine.submit(Acknowledge(self._session, ranges_of(request.acknowledge)), done)
+            except InvalidRequest as error:
+                done(error)
+
+    def _acknowledged(self, request_id: int, reply: Any) -> None:
+        header = ConsumeHeader(acknowledged={"request_id": request_id})
+        if isinstance(reply, Exception):
+            header.error.CopyFrom(in_band(reply))
+        else:
+            header.acknowledged.rows = reply
+        self._outbox.put(ConsumeResponse(header=header).SerializeToString())
+
+    def _wake(self) -> None:
+        self._outbox.put(None)
+
+    def _leave(self) -> None:
+        self._gone = True
+        self._outbox.put(None)
+
+    def _close(self) -> None:
+        self._unanswered.close()
+        self._engine.call(CloseSession(self._session))
+        while not self._outbox.empty():
+            item = self._outbox.get()
+            if isinstance(item, RowsView):
+                self._engine.submit(ReleaseView(item), ignore)
+
+
+def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Returns per partition the first offsets and the offsets after the last, as int64 arrays, ascending and without overlap.
+
+    Raises:
+        InvalidRequest: half a pair, an empty or negative range, or an offset twice.
+    """
+    result = []
+    for entry in request.partitions:
+        if not entry.ranges or len(entry.ranges) % 16:
+            raise InvalidRequest(f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: give 16 for each pair of int64")
+        pairs = np.frombuffer(entry.ranges, "<i8").reshape(-1, 2)
+        first, last = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
+        if first.size > 1 and (first[1:] < first[:-1]).any():
+            order = np.argsort(first, kind="stable")
+            first, last = first[order], last[order]
+        if int(first[0]) < 0 or (first >= last).any():
+            raise InvalidRequest(f"ranges of partition {entry.partition} hold one that is empty or begins below 0: give first < last")
+        if (first[1:] < last[:-1]).any():
+            raise InvalidRequest(f"ranges of partition {entry.partition} overlap: name each offset once")
+        result.append((entry.partition, first, last))
+    return result

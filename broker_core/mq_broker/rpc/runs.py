@@ -1,0 +1,66 @@
+"""HoldRun: a run lives as long as somebody holds its stream."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from mq_broker.core.commands import CloseRun, HoldRun
+from mq_broker.rpc.bounds import LiveStreams
+from mq_broker.rpc.status import abort
+from mq_wire.v1.subscribe_pb2 import HoldRunRequest, RunEvent
+
+if TYPE_CHECKING:
+    from mq_broker.engine.engine import Engine
+
+
+class RunStreams:
+    """All streams that hold runs.
+
+    After a broken connection a process holds its run again, often before the broker has seen the old stream end: only the last stream
+    of a run closes it.
+    """
+
+    def __init__(self, engine: Engine, streams: LiveStreams) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._holders: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def hold(self, request: HoldRunRequest, context: grpc.ServicerContext) -> Iterator[RunEvent]:
+        """Yields the run's number, then holds it until the client goes or the broker stops."""
+        try:
+            run = self._enter(request.run)
+        except Exception as error:  # abort gives each its status
+            abort(context, error)
+        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        try:
+            with self._streams.told_to_stop(lambda: ended.put(None)):
+                if not context.add_callback(lambda: ended.put(None)):
+                    return
+                yield RunEvent(run=run)
+                ended.get()
+                self._streams.check_running()
+        except Exception as error:  # abort gives each its status
+            abort(context, error)
+        finally:
+            self._leave(run)
+
+    def _enter(self, run: int) -> int:
+        # Under the lock, so that the old stream's end cannot slip in between and close what was just held again.
+        with self._lock:
+            held: int = self._engine.call(HoldRun(run))
+            self._holders[held] += 1
+            return held
+
+    def _leave(self, run: int) -> None:
+        with self._lock:
+            self._holders[run] -= 1
+            if not self._holders[run]:
+                del self._holders[run]
+                self._engine.call(CloseRun(run))

@@ -1,0 +1,134 @@
+"""The gRPC server: which method is answered where, on whose thread, and how many of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from mq_broker.config import BrokerConfig
+from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.consume import ConsumeStream
+from mq_broker.rpc.fetch import FetchStream
+from mq_broker.rpc.publish import PublishStream
+from mq_broker.rpc.runs import RunStreams
+from mq_broker.rpc.status import abort
+from mq_broker.rpc.unary import UnaryCalls
+from mq_wire import service
+from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption
+from mq_wire.limits import RPC_BYTES_MAX
+
+if TYPE_CHECKING:
+    from mq_broker.engine.engine import Engine
+
+#: Time for answers that are on their way when the broker stops.
+_GRACE_S: Final = 0.5
+
+Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
+
+
+class Server:
+    """Listens, and hands every call to the engine.
+
+    Every call has a thread while it lives; threads are made when needed and used again. Streams and waiting plans are counted, so that
+    `unary_threads` are always left for calls that are answered at once.
+    """
+
+    def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
+        self._engine = engine
+        self._config = config
+        self._streams = LiveStreams(config.streams_max)
+        self._publish_bytes = Budget(config.publish_bytes_total_max)
+        self._unary = UnaryCalls(engine, self._streams, cluster_id, version, config.waits_max)
+        self._runs = RunStreams(engine, self._streams)
+        self._health = health.HealthServicer()
+        threads = config.streams_max + config.waits_max + config.unary_threads
+        self._grpc = grpc.server(futures.ThreadPoolExecutor(threads, "mq-rpc"), options=_options(config))
+        self._add_services()
+
+    def start(self) -> int:
+        """Starts to listen and returns the port.
+
+        Raises:
+            InvalidOption: the address cannot be listened on.
+        """
+        address = f"{self._config.host}:{self._config.port}"
+        try:
+            port = self._grpc.add_insecure_port(address)
+        except RuntimeError as error:
+            raise InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it") from None
+        self._grpc.start()
+        for name in ("", service.SERVICE_NAME):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    def stop(self) -> None:
+        """Takes no more calls, tells streams to end, waits for answers on their way."""
+        self._health.enter_graceful_shutdown()
+        stopped = self._grpc.stop(_GRACE_S)
+        self._streams.stop()
+        stopped.wait()
+
+    def _add_services(self) -> None:
+        streams: dict[str, Behavior] = {
+            "Publish": lambda requests, context: self._publish().run(requests, context),
+            "Consume": lambda requests, context: ConsumeStream(self._engine, self._streams).run(requests, context),
+            "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(requests, context),
+            "HoldRun": self._runs.hold,
+        }
+        handlers = {name: self._handler(method, streams.get(name)) for name, method in service.METHODS.items()}
+        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),))
+        self._grpc.add_registered_method_handlers(service.SERVICE_NAME, handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)  # type: ignore[no-untyped-call]
+        self._add_reflection()
+
+    def _add_reflection(self) -> None:
+        names = (service.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        # By hand instead of enable_server_reflection, whose streams would not be counted.
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._counted(reflection.ReflectionServicer(names).ServerReflectionInfo),
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        handlers = {"ServerReflectionInfo": handler}
+        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),))
+
+    def _handler(self, method: service.Method, behavior: Behavior | None) -> grpc.RpcMethodHandler[Any, Any]:
+        if behavior is None:
+            return grpc.unary_unary_rpc_method_handler(self._unary.of(method.name), method.parse_request, method.serialize_response)
+        make = grpc.stream_stream_rpc_method_handler if method.client_streaming else grpc.unary_stream_rpc_method_handler
+        return make(self._counted(behavior), method.parse_request, method.serialize_response)
+
+    def _publish(self) -> PublishStream:
+        config = self._config
+        return PublishStream(self._engine, self._streams, config.publish_requests_max, config.publish_bytes_max, self._publish_bytes)
+
+    def _counted(self, behavior: Behavior) -> Behavior:
+        def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                with self._streams.counted():
+                    yield from behavior(requests, context)
+            except (Busy, BrokerUnavailable) as error:
+                abort(context, error)
+
+        return counted
+
+
+def _options(config: BrokerConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", RPC_BYTES_MAX),
+        ("grpc.max_send_message_length", RPC_BYTES_MAX),
+        # Two brokers on one port would each get some of the connections.
+        ("grpc.so_reuseport", 0),
+        # A host that went silent is noticed; clients may ask us as often.
+        ("grpc.keepalive_time_ms", config.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]

@@ -1,0 +1,40 @@
+"""Errors on their way out: a gRPC status with the stable code in the trailing metadata, or a message inside a stream."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Final, NoReturn
+
+import grpc
+
+from mq_wire.errors import CODE_METADATA_KEY, TABLE, InternalError, MqError
+from mq_wire.v1.common_pb2 import Error
+
+#: A status travels as HTTP/2 trailers, of which peers accept 8 KiB, and every byte may become three.
+_MESSAGE_CHARS_MAX: Final = 2000
+
+
+def as_mq_error(error: BaseException) -> MqError:
+    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes to stderr."""
+    if isinstance(error, MqError) and type(error) in TABLE:
+        return error
+    traceback.print_exception(error, file=sys.stderr)
+    return InternalError(f"a bug in the broker: {type(error).__name__}: {error}; its stderr has the traceback, please report it")
+
+
+def abort(context: grpc.ServicerContext, error: BaseException) -> NoReturn:
+    """Ends the call with the status of `error`."""
+    known = as_mq_error(error)
+    context.set_trailing_metadata(((CODE_METADATA_KEY, known.code),))
+    context.abort(grpc.StatusCode[TABLE[type(known)]], _shortened(str(known)))
+
+
+def in_band(error: BaseException) -> Error:
+    """Returns `error` as a message inside a stream, which goes on."""
+    known = as_mq_error(error)
+    return Error(code=known.code, message=_shortened(str(known)))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MESSAGE_CHARS_MAX else text[: _MESSAGE_CHARS_MAX - 3] + "..."

@@ -1,0 +1,99 @@
+"""Calls with one answer. Most are commands of the engine as they come; here are those that need more."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from mq_broker.rpc.bounds import LiveStreams
+from mq_broker.rpc.status import abort
+from mq_wire.errors import Unsupported
+from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
+from mq_wire.v1.admin_pb2 import HelloRequest, HelloResponse, Limits, StatsRequest, StatsResponse
+from mq_wire.v1.subscribe_pb2 import PlanRequest, PlanResponse
+
+if TYPE_CHECKING:
+    from mq_broker.engine.engine import Engine
+
+#: What this broker can do beyond protocol version 1; clients look here before they ask.
+FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs")
+_WAIT_S_MAX: Final = 60.0
+_RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
+
+Answer = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class UnaryCalls:
+    """Answers for `Hello`, `Plan` and `Stats`, and for all calls that the engine knows by itself."""
+
+    def __init__(self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits_max: int) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._waits = threading.BoundedSemaphore(waits_max)
+        self._started = time.monotonic()
+        limits = Limits(records_bytes_max=RECORDS_BYTES_MAX, records_rows_max=RECORDS_ROWS_MAX, name_bytes_max=NAME_BYTES_MAX)
+        self._hello = HelloResponse(
+            cluster_id=cluster_id, version=version, protocol=PROTOCOL_VERSION, features=FEATURES, limits=limits
+        )
+
+    def of(self, name: str) -> Answer:
+        """Returns the function that answers the method `name`."""
+        special: dict[str, Answer] = {"Hello": self._answer_hello, "Plan": self._answer_plan, "Stats": self._answer_stats}
+        answer = special.get(name, self._answer_by_engine)
+
+        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                return answer(request, context)
+            except Exception as error:  # abort gives each its status
+                abort(context, error)
+
+        return guarded
+
+    def _answer_by_engine(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._engine.call(request)
+
+    def _answer_hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloResponse:
+        if request.protocol < PROTOCOL_VERSION:
+            raise Unsupported(f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the client")
+        return self._hello
+
+    def _answer_stats(self, request: StatsRequest, context: grpc.ServicerContext) -> StatsResponse:
+        stats: StatsResponse = self._engine.call(request)
+        stats.broker.uptime_ms = stats.broker.uptime_ms or round((time.monotonic() - self._started) * 1000)
+        stats.broker.rss_anon_bytes = stats.broker.rss_anon_bytes or rss_anon_bytes()
+        return stats
+
+    def _answer_plan(self, request: PlanRequest, context: grpc.ServicerContext) -> PlanResponse:
+        wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
+        deadline = time.monotonic() + wait_s
+        request.wait_ms = 0
+        reply: PlanResponse = self._engine.call(request)
+        # The wait is over early where too many wait already: an answer too soon does no harm.
+        if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
+            return reply
+        try:
+            while reply.idle and context.is_active() and not self._streams.stopping:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._engine.wait_for_rows(request.who.destination, remaining)
+                reply = self._engine.call(request)
+        finally:
+            self._waits.release()
+        return reply
+
+
+def rss_anon_bytes() -> int:
+    """Memory of this process without mapped files, in bytes; 0 where the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    match = _RSS_ANON.search(status)
+    return int(match[1]) * 1024 if match else 0
