@@ -1,0 +1,181 @@
+"""The data directory of one broker: who it belongs to, and the lock that keeps a second process out.
+
+identity        JSON: format version, uuids of cluster and journal, whether creation is finished, checksum
+lock            held with flock as long as the broker runs; holds its process id
+journal/        segments and their pool
+snapshots/      packs and manifests
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID, uuid4
+
+from mq_broker.journal.disk import RealDisk
+from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed, StoreFull
+
+FORMAT_VERSION: Final = 1
+_IDENTITY: Final = "identity"
+_LOCK: Final = "lock"
+#: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts there.
+_OURS: Final = frozenset({_LOCK, f"{_IDENTITY}.new", "lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a data directory belongs to. `created` is False until its first journal is durable."""
+
+    cluster: UUID
+    journal: UUID
+    created: bool
+
+    def encode(self) -> bytes:
+        """Returns the content of the identity file."""
+        content = {
+            "cluster": str(self.cluster), "created": self.created, "format": FORMAT_VERSION, "journal": str(self.journal),
+        }  # fmt: skip
+        return (json.dumps(content | {"checksum": _checksum(content)}, sort_keys=True) + "\n").encode()
+
+
+def decode_identity(data: bytes, path: Path) -> Identity:
+    """Reads an identity file; raises DataDirectoryUnusable when it is damaged or of another version."""
+    try:
+        content = json.loads(data)
+        version = content["format"]
+        if version != FORMAT_VERSION:
+            raise DataDirectoryUnusable(
+                f"{path} has format {version!r}, this program knows {FORMAT_VERSION}: start the version of mq broker that wrote it"
+            )
+        checksum = content.pop("checksum")
+        if checksum != _checksum(content):
+            raise DataDirectoryUnusable(f"{path}: the checksum is wrong: restore the file from a copy")
+        return Identity(UUID(content["cluster"]), UUID(content["journal"]), bool(content["created"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirectoryUnusable(f"{path} is not an identity file ({error!r}): restore the file from a copy") from error
+
+
+def _checksum(content: dict[str, object]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+class DataDirectory:
+    """An opened, locked data directory. A context manager; `close` releases the lock.
+
+    Attributes:
+        path: of the folder.
+        identity: cluster and journal uuid.
+        journal_disk: folder for the journal.
+        snapshot_disk: folder for the snapshots.
+    """
+
+    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        self._disk = disk
+        self._lock = lock
+        self.journal_disk = RealDisk(path / "journal")
+        self.snapshot_disk = RealDisk(path / "snapshots")
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], new_uuid: Callable[[], UUID] = uuid4) -> DataDirectory:
+        """Opens the data directory, making it when the folder is missing or empty.
+
+        `identity.created` tells whether there is a journal: if not, make one and call `finish`.
+
+        Raises:
+            DataDirectoryInUse: another process holds it.
+            DataDirectoryUnusable: not ours, of another version, damaged, or not to be written.
+            StoreFull, StorageFailed: making it failed.
+        """
+        folder = Path(path).absolute()
+        try:
+            disk = RealDisk(folder)
+            _check_ours(folder)
+            lock = _lock(folder)
+        except OSError as error:
+            raise DataDirectoryUnusable(
+                f"data directory {folder} cannot be used: {error.strerror}: check the path and its owner, or choose another with --data-dir"
+            ) from error
+        try:
+            _check_ours(folder)  # again: whoever held the lock a moment ago may have made it
+            if (folder / _IDENTITY).exists():
+                identity = decode_identity((folder / _IDENTITY).read_bytes(), folder / _IDENTITY)
+            else:
+                identity = Identity(new_uuid(), new_uuid(), created=False)
+                _write_identity(disk, identity)
+            return cls(folder, identity, disk, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def finish(self) -> None:
+        """Notes that the journal is made. From now on a missing journal is damage, never a new beginning."""
+        self.journal_disk.sync_directory()
+        self.identity = Identity(self.identity.cluster, self.identity.journal, created=True)
+        _write_identity(self._disk, self.identity)
+
+    def close(self) -> None:
+        """Releases the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _check_ours(folder: Path) -> None:
+    names = set(os.listdir(folder))
+    if _IDENTITY not in names and names - _OURS:
+        example = sorted(names - _OURS)[0]
+        raise DataDirectoryUnusable(
+            f"{folder} is not empty (it has {example!r}) and has no identity file: it is not a data directory; choose an empty folder"
+        )
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise DataDirectoryInUse(
+            f"data directory {folder} is in use by process {holder}: stop that broker, or choose another directory with --data-dir"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _write_identity(disk: RealDisk, identity: Identity) -> None:
+    aside = f"{_IDENTITY}.new"
+    try:
+        if aside in disk.list_names():
+            disk.remove(aside)
+        file = disk.create(aside)
+        try:
+            file.write_at([identity.encode()], 0)
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(aside, _IDENTITY)
+        disk.sync_directory()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"no room for {disk.path / _IDENTITY}: give the data directory more space") from error
+        raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: check the disk") from error

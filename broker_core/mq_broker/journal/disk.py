@@ -1,0 +1,192 @@
+"""The seam between the journal and the operating system. It includes durability, else crashes could not be tested.
+
+What the journal relies on, and nothing more:
+
+- Bytes are durable once `DiskFile.sync` has returned. Before that they may be lost, or kept, sector by sector and in any order.
+- A failed `sync` says nothing about later ones: Linux marks the pages clean and goes on serving them from its cache.
+- A name is durable once `Disk.sync_directory` has returned. `rename` is atomic: the file has the old name or the new one.
+
+`RealDisk` is the operating system; `mq_broker.testing.memory_disk.MemoryDisk` is its twin for tests.
+"""
+
+# ruff: noqa: D102  (methods are described once, at the protocols)
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+SECTOR_BYTES_SMALL: Final = 512
+SECTOR_BYTES_LARGE: Final = 4096
+#: Buffers that one `pwritev` takes: IOV_MAX of Linux and macOS.
+BUFFERS_MAX: Final = 1024
+#: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
+_F_FULLFSYNC: Final = 51
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Writes the buffers one behind the other from `position` (bytes) on, all of them, or raises OSError."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Returns up to `size` bytes from `position` on; fewer only at the end of the file."""
+
+    def map(self) -> memoryview:
+        """Returns the whole file as read-only shared memory, which shows later writes too and outlives `close`."""
+
+    def sync(self) -> None:
+        """Makes content and size durable."""
+
+    def size(self) -> int:
+        """Returns the size in bytes."""
+
+    def close(self) -> None:
+        """Closes the file; maps of it stay valid."""
+
+
+class Disk(Protocol):
+    """One flat folder of files."""
+
+    #: What the device writes as a whole or not at all: 512 or 4096.
+    sector_bytes: int
+
+    def create(self, name: str) -> DiskFile:
+        """Creates an empty file; raises FileExistsError when there is one."""
+
+    def open(self, name: str) -> DiskFile:
+        """Opens a file for reading and writing; raises FileNotFoundError."""
+
+    def list_names(self) -> list[str]:
+        """Returns the names of all files, sorted."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Gives a file another name, replacing a file of that name."""
+
+    def remove(self, name: str) -> None:
+        """Removes a name; maps of the file stay valid."""
+
+    def sync_directory(self) -> None:
+        """Makes all creations, renames and removals so far durable."""
+
+    def free_bytes(self) -> int:
+        """Returns how many bytes can still be allocated."""
+
+
+class RealFile:
+    """A `DiskFile` of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        for start in range(0, len(buffers), BUFFERS_MAX):
+            position = self._write_all(buffers[start : start + BUFFERS_MAX], position)
+
+    def _write_all(self, buffers: Sequence[Buffer], position: int) -> int:
+        written = os.pwritev(self._descriptor, buffers, position)
+        position += written
+        rest = sum(memoryview(buffer).nbytes for buffer in buffers) - written
+        if rest:  # a short write: disk nearly full, a signal, or more than 2 GiB
+            views = [memoryview(buffer).cast("B") for buffer in buffers]
+            while views:
+                if written >= views[0].nbytes:
+                    written -= views.pop(0).nbytes
+                    continue
+                views[0] = views[0][written:]
+                written = os.pwritev(self._descriptor, views, position)
+                position += written
+        return position
+
+    def read_at(self, position: int, size: int) -> bytes:
+        chunks = []
+        while size > 0:
+            chunk = os.pread(self._descriptor, size, position)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            position += len(chunk)
+            size -= len(chunk)
+        return b"".join(chunks)
+
+    def map(self) -> memoryview:
+        return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+
+    def sync(self) -> None:
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(self._descriptor, _F_FULLFSYNC)
+        else:
+            os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """A `Disk` in an existing folder of the operating system.
+
+    Args:
+        path: the folder; created with its parents when missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.sector_bytes = sector_bytes_of(self.path)
+
+    def create(self, name: str) -> RealFile:
+        return RealFile(os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+
+    def open(self, name: str) -> RealFile:
+        return RealFile(os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def list_names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self.path) if entry.is_file())
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self.path / old, self.path / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self.path / name)
+
+    def sync_directory(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+
+def sector_bytes_of(path: Path) -> int:
+    """Returns what the device below `path` writes atomically: 512 or 4096 bytes, 4096 where it does not tell.
+
+    The physical, not the logical size counts: a drive with emulated 512-byte sectors rewrites 4096 bytes at a time.
+    """
+    device = path.stat().st_dev
+    block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    for folder in (block, block.parent):  # a partition has its queue at the disk that it is part of
+        size_file = folder / "queue" / "physical_block_size"
+        if size_file.is_file():
+            return SECTOR_BYTES_SMALL if int(size_file.read_text()) <= SECTOR_BYTES_SMALL else SECTOR_BYTES_LARGE
+    return SECTOR_BYTES_LARGE

@@ -1,0 +1,392 @@
+"""The journal: one chain of segments that holds all that is durable, written in turns with one sync each.
+
+    journal = Journal.create(disk, settings, uuid)              # once in the life of a data directory
+    journal, turns = Journal.recover(disk, settings, uuid, start)   # at every start; the journal opens when `turns` is exhausted
+    if not journal.fits(size):                                  # the turn in hand would not fit into its segment any more
+        journal.commit()
+    journal.reserve(size)                                       # StoreFull here, before anything is changed
+    place = journal.add(header, body)                           # no I/O
+    journal.commit()                                            # durable now: replies may leave
+
+One thread writes. `body`, `pin` and `unpin` may be called by any thread. A failed write or sync is final: everything afterwards raises
+StorageFailed, and what is really on the disk is found out by the next recovery.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from mq_broker.journal import frames
+from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.frames import TRAILER_BYTES, Place
+from mq_broker.journal.pool import SegmentPool
+from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnReader
+from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.journal.turn import TurnBuilder
+from mq_wire.errors import InternalError, JournalDamaged, LimitExceeded, StorageFailed, StoreFull
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer
+
+_INTERRUPTED: Final = "a write was interrupted"
+
+
+class Journal:
+    """See the module. Made by `create` or `recover`."""
+
+    def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._seed = frames.seed_of(uuid)
+        self._pool = SegmentPool(disk, settings)
+        self._segments = Segments(disk, settings, uuid, self._pool)
+        self._position = position
+        self._segment: Segment | None = None
+        self._file: DiskFile | None = None
+        self._hand: TurnBuilder | None = None
+        self._closed = False
+        #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted one counts as failed.
+        self._failure: BaseException | str | None = None
+
+    @classmethod
+    def create(cls, disk: Disk, settings: JournalSettings, uuid: UUID) -> Journal:
+        """Makes a new journal with its first, empty turn. An unfinished attempt at it in the folder is removed.
+
+        Args:
+            disk: folder of the journal alone.
+            settings: sizes.
+            uuid: of the new journal, never used before; it seeds all checksums.
+
+        Raises:
+            StoreFull: no room for a segment.
+            StorageFailed: a write failed.
+        """
+        for name in disk.list_names():
+            if name.startswith("segment-"):
+                disk.remove(name)
+        journal = cls(disk, settings, uuid, BEGINNING)
+        journal._start_pool()
+        journal._open_generation()
+        return journal
+
+    @classmethod
+    def recover(
+        cls, disk: Disk, settings: JournalSettings, uuid: UUID, start: JournalPosition | None = None
+    ) -> tuple[Journal, Iterator[Turn]]:
+        """Opens an existing journal.
+
+        Args:
+            disk: folder of the journal.
+            settings: sizes; existing segments keep theirs.
+            uuid: of the journal.
+            start: the position that the snapshot covers; None without snapshot.
+
+        Returns:
+            The journal, and the turns behind `start`. The journal takes writes once the iterator is exhausted: then the last turn has
+            been written again in place and synced (it may have been only in the operating system's cache), and a new generation is open.
+
+        Raises (also from the iterator):
+            JournalDamaged: acknowledged data is damaged or missing; nothing was changed.
+            DataDirectoryUnusable: of an unknown version or another journal.
+            StoreFull: no room to open a generation.
+            StorageFailed: a write failed.
+        """
+        journal = cls(disk, settings, uuid, start or BEGINNING)
+        journal._segments.find(needed_from=journal._position.segment)
+        return journal, journal._replay(TurnReader(journal._segments, journal._seed, start))
+
+    def _replay(self, reader: TurnReader) -> Iterator[Turn]:
+        yield from reader
+        self._position = reader.position
+        self._failure = _INTERRUPTED
+        try:
+            self._settle(reader.last)
+            self._pool.start()
+            self._give_back_unused()
+        except OSError as error:
+            raise self._fail(error) from error
+        self._failure = None
+        self._open_generation()
+
+    def _start_pool(self) -> None:
+        try:
+            self._pool.start()
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _settle(self, last: Turn | None) -> None:
+        """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync that failed."""
+        self._segment = self._segments[self._position.segment]
+        self._file = self._disk.open(segment_name(self._segment.number))
+        if last is not None:
+            view = self._segments.view(self._segment)
+            self._file.write_at([bytes(view[last.start : last.end.position])], last.start)
+            self._file.sync()
+
+    def _give_back_unused(self) -> None:
+        """Segments behind the last turn hold nothing that was ever receipted."""
+        for segment in self._segments:
+            if segment.number > self._position.segment:
+                self._segments.doom(segment.number)
+        self._segments.recycle()
+
+    def _open_generation(self) -> None:
+        """Writes and syncs the empty turn from which on frames of older generations mean nothing."""
+        segment = self._segment
+        # A device with larger sectors than the segment was made for could tear the neighbour of a new turn: go on in a new segment.
+        if segment is None or not self._room(segment, 0) or segment.sector_bytes < self._segments.sector_bytes:
+            self._roll(kept_back=0)
+        self._begin(self._position.generation + 1)
+        self._write()
+
+    def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
+        """Adds an entry to the turn in hand; nothing is written yet.
+
+        Args:
+            header: opaque bytes.
+            body: opaque bytes that must not change before `commit`, or None.
+            body_crc: `zlib.crc32` of the body where the caller knows it already.
+
+        Returns:
+            Where the body will be, None without body.
+        """
+        hand = self._hand
+        if hand is None or self._failure is not None:
+            self._check()
+            hand = self._begin(self._position.generation)
+        size = frames.frame_bytes(len(header), None if body is None else memoryview(body).nbytes)
+        if hand.end_with(size) > self._current().size:
+            self.reserve(size, for_state=True)
+            hand = self._hand or self._begin(self._position.generation)
+        return hand.add(header, body, body_crc)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Says whether entries of this size (sum of `frames.frame_bytes`) still fit into the turn in hand, in its segment."""
+        hand = self._hand
+        if hand is not None:
+            return hand.end_with(size_bytes) <= self._current().size
+        return self._room(self._current(), size_bytes)
+
+    def reserve(self, size_bytes: int, *, for_state: bool = False) -> None:
+        """Makes sure that entries of this size can be added; begins a new segment where they do not fit into the rest of this one.
+
+        Args:
+            size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
+            for_state: may use the segment that is kept back, so that acknowledgements go on, and free space, when publishes are refused.
+
+        Raises:
+            StoreFull: the disk has no room for another segment; nothing was changed.
+            LimitExceeded: more than a segment holds.
+            StorageFailed: a write failed.
+        """
+        self._check()
+        if self.fits(size_bytes):
+            if not for_state and not self._ensure(1):
+                raise self._store_full()
+            return
+        if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
+            raise LimitExceeded(
+                f"entries of {size_bytes} bytes do not fit into a segment of {self._settings.segment_bytes} bytes: "
+                "send smaller batches or raise journal.segment_bytes"
+            )
+        if self._hand is not None and self._hand.entries:
+            raise InternalError(f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving")
+        self._roll(kept_back=0 if for_state else 1)
+
+    def commit(self) -> int:
+        """Writes the turn in hand and syncs it; returns its number. Without entries nothing is written: the last number comes back.
+
+        Raises:
+            StorageFailed: the turn may be on the disk or not; so does every later call.
+        """
+        self._check()
+        if self._hand is not None and self._hand.entries:
+            self._write()
+        return self._position.turn
+
+    def body(self, place: Place, *, verify: bool = True) -> pa.Buffer:
+        """Returns a body without copying it: the mapped segment. Pin the segment as long as the buffer is in use.
+
+        Args:
+            place: as `add` or recovery gave it; its turn must be committed.
+            verify: check the CRC. Without, rotten bytes are served.
+
+        Raises:
+            JournalDamaged: the CRC is wrong.
+            DataLost: the segment is no longer kept.
+        """
+        import pyarrow as pa
+
+        try:
+            view = self._segments.view(self._segments[place.segment])[place.position : place.position + place.size]
+        except OSError as error:
+            raise StorageFailed(
+                f"segment {place.segment} could not be mapped: {error}: check the disk and the limit of open files"
+            ) from error
+        if verify and zlib.crc32(view) != place.crc:
+            raise JournalDamaged(
+                f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the checksum {place.crc:#010x} "
+                "that they were stored with: these rows are lost here; restore them from their source"
+            )
+        return pa.py_buffer(view)
+
+    def pin(self, segment: int) -> None:
+        """Keeps a segment's content in place until `unpin`; calls add up. Raises DataLost when it is gone already."""
+        self._segments.pin(segment)
+
+    def unpin(self, segment: int) -> None:
+        """Ends one `pin`."""
+        self._segments.unpin(segment)
+
+    def reclaim(self, segment: int) -> None:
+        """Gives a segment back that nothing needs any more; it leaves once nobody pins it.
+
+        Only segments before the one where the older kept snapshot ends (`SnapshotStore.older_position`) qualify: recovery may begin in
+        that one, even when all its turns are covered.
+
+        Raises:
+            InternalError: it is the one being written.
+            DataLost: it is gone already.
+        """
+        self._check()
+        if segment == self._current().number:
+            raise InternalError(f"segment {segment} is being written: reclaim it after the next one has begun")
+        self._segments.doom(segment)
+        self.recycle()
+
+    def recycle(self) -> int:
+        """Moves reclaimed segments whose last pin has ended into the pool; returns how many. Also done before a new segment is begun."""
+        self._check()
+        try:
+            return self._segments.recycle()
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def segments(self) -> list[tuple[int, int, int]]:
+        """Returns (number, first turn, last turn) of each segment that is kept, in order; those that wait for a pin to end are left out.
+
+        A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later, never too early.
+        """
+        rows: list[tuple[int, int, int]] = []
+        following = self._position.turn + 1
+        for segment in reversed(list(self._segments)):
+            first = following if segment.first_turn is None else segment.first_turn
+            if not segment.doomed:
+                rows.append((segment.number, first, following - 1))
+            following = first
+        return rows[::-1]
+
+    @property
+    def position(self) -> JournalPosition:
+        """Position behind the last turn that was committed."""
+        return self._position
+
+    @property
+    def next_turn(self) -> int:
+        """Number of the turn in hand."""
+        return self._position.turn + 1
+
+    @property
+    def turn_bytes_max(self) -> int:
+        """Room for one turn in a new segment, in bytes."""
+        return self._settings.segment_bytes - FIRST_POSITION
+
+    def used_bytes(self) -> int:
+        """Returns the bytes of all segments, whatever is live in them; the pool is not counted."""
+        return sum(segment.size for segment in self._segments)
+
+    def free_bytes(self) -> int:
+        """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the current segment."""
+        rest = self._current().size - self._start_in(self._current())
+        return self._disk.free_bytes() + len(self._pool) * self._settings.segment_bytes + rest
+
+    def close(self) -> None:
+        """Stops the background work and closes the file. The turn in hand is dropped."""
+        self._closed = True
+        self._pool.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _current(self) -> Segment:
+        if self._segment is None or self._closed:
+            raise InternalError("the journal is closed, or its recovered turns were not read to the end")
+        return self._segment
+
+    def _check(self) -> None:
+        """Raises StorageFailed when an earlier write failed."""
+        if self._failure is not None:
+            raise StorageFailed(
+                f"the journal failed earlier ({self._failure}): restart the broker, it recovers what is really on the disk"
+            ) from (self._failure if isinstance(self._failure, BaseException) else None)
+        self._current()
+
+    def _fail(self, error: OSError) -> StorageFailed:
+        self._failure = error
+        return StorageFailed(
+            f"the journal could not be written behind turn {self._position.turn}: {error}: check the disk, then restart the broker"
+        )
+
+    def _start_in(self, segment: Segment) -> int:
+        """Where the next turn begins: behind the last one, or at the front of a segment that has none yet."""
+        return self._position.position if self._position.segment == segment.number else FIRST_POSITION
+
+    def _room(self, segment: Segment, size_bytes: int) -> bool:
+        return frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes) <= segment.size
+
+    def _begin(self, generation: int) -> TurnBuilder:
+        segment = self._current()
+        start, turn = self._start_in(segment), self._position.turn + 1
+        self._hand = TurnBuilder(self._seed, segment.number, start, turn, generation, segment.sector_bytes)
+        return self._hand
+
+    def _write(self) -> None:
+        hand, file = self._hand, self._file
+        assert hand is not None
+        assert file is not None
+        buffers, crc, end = hand.seal(self._position.trailer_crc)
+        assert end <= self._current().size, (end, hand.turn)
+        self._failure = _INTERRUPTED
+        try:
+            file.write_at(buffers, hand.start)
+            file.sync()
+        except OSError as error:
+            raise self._fail(error) from error
+        self._failure = None
+        self._position = JournalPosition(self._current().number, end, hand.turn, hand.generation, crc)
+        self._hand = None
+
+    def _roll(self, kept_back: int) -> None:
+        """Begins the next segment, leaving at least `kept_back` files in the pool."""
+        self._hand = None
+        if self._segment is not None:
+            self.recycle()
+        if not self._ensure(kept_back + 1):
+            raise self._store_full()
+        self._failure = _INTERRUPTED
+        try:
+            segment, file = self._segments.open_next(self._position.turn + 1)
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            raise self._fail(error) from error
+        self._failure = None
+        self._segment, self._file = segment, file
+
+    def _ensure(self, count: int) -> bool:
+        try:
+            return self._pool.ensure(count)
+        except StorageFailed as error:
+            self._failure = error
+            raise
+
+    def _store_full(self) -> StoreFull:
+        return StoreFull(
+            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes}: "
+            "consume and acknowledge, or give the data directory more space"
+        )

@@ -1,0 +1,228 @@
+"""Segments: the files of the journal, numbered without gaps in the order of their use.
+
+The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are used (little-endian, version 1, format for ever):
+
+     0 | magic "MQJS"                  | version | zeros               |
+     8 | uuid of the journal, 16 bytes                                 |
+    24 | segment number                                                |
+    32 | number of the first turn                                      |
+    40 | size of the file                                              |
+    48 | sector bytes                  | zeros                         |
+    56 | zeros                         | CRC of bytes 0-59             |
+
+Header and file are durable before the file gets its name, so a named segment with another header is damaged. Turns follow from 4096 on.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.pool import SegmentPool
+from mq_broker.journal.settings import JournalSettings
+from mq_wire.errors import DataDirectoryUnusable, DataLost, JournalDamaged
+
+VERSION: Final = 1
+MAGIC: Final = b"MQJS"
+#: Position of the first turn in every segment.
+FIRST_POSITION: Final = 4096
+_HEADER: Final = struct.Struct("<4sB3x16sQQQI8xI")
+_CRC_AT: Final = 60
+assert _HEADER.size == 64
+
+
+def segment_name(number: int) -> str:
+    """File name of the segment with this number."""
+    return f"segment-{number:010d}.mqj"
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment file. `first_turn` is None when its header is damaged (only in segments that recovery need not read)."""
+
+    number: int
+    first_turn: int | None
+    size: int
+    sector_bytes: int
+    pins: int = 0
+    #: Asked to be recycled as soon as nobody pins it.
+    doomed: bool = False
+    view: memoryview | None = field(default=None, repr=False)
+
+
+def encode_header(uuid: UUID, number: int, first_turn: int, size: int, sector_bytes: int) -> bytes:
+    """Returns the header of a segment, padded to `FIRST_POSITION`."""
+    header = _HEADER.pack(MAGIC, VERSION, uuid.bytes, number, first_turn, size, sector_bytes, 0)[:_CRC_AT]
+    return (header + zlib.crc32(header).to_bytes(4, "little")).ljust(FIRST_POSITION, b"\0")
+
+
+def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Segment:
+    """Reads the header of segment `number`.
+
+    Raises:
+        JournalDamaged: it is not one, or that of another segment.
+        DataDirectoryUnusable: of an unknown version or another journal.
+    """
+    name = segment_name(number)
+    if len(header) < _HEADER.size:
+        raise JournalDamaged(f"{name} has {file_bytes} bytes and no header: restore the data directory from a copy")
+    magic, version, of, at_number, first_turn, size, sector_bytes, crc = _HEADER.unpack_from(header)
+    if magic != MAGIC or zlib.crc32(header[:_CRC_AT]) != crc:
+        raise JournalDamaged(f"{name}, position 0: the header is damaged: restore the data directory from a copy")
+    if version != VERSION:
+        raise DataDirectoryUnusable(f"{name} has version {version}, this program knows {VERSION}: start the mq broker that wrote it")
+    if of != uuid.bytes:
+        raise DataDirectoryUnusable(f"{name} belongs to journal {UUID(bytes=of)}, not to {uuid}: do not mix files of data directories")
+    if at_number != number or size != file_bytes:
+        raise JournalDamaged(
+            f"{name} says it is segment {at_number} of {size} bytes and has {file_bytes} bytes: restore the data directory from a copy"
+        )
+    return Segment(number, first_turn, size, sector_bytes)
+
+
+class Segments:
+    """All segments of one journal, their maps and their pins.
+
+    The writer adds and recycles; any thread may map and pin. A map outlives its segment's file, but not its content: who reads bytes
+    outside the writer's thread pins the segment as long as the bytes are in use, else recycling would put others in their place.
+
+    Args:
+        disk: the journal's folder.
+        settings: sizes of new segments.
+        uuid: of the journal.
+        pool: where new files come from.
+    """
+
+    def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, pool: SegmentPool) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._uuid = uuid
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._by_number: dict[int, Segment] = {}
+        self._mapped: list[Segment] = []
+        self.sector_bytes = settings.sector_bytes or disk.sector_bytes
+
+    def find(self, needed_from: int) -> None:
+        """Takes over the segments of the folder.
+
+        Args:
+            needed_from: first segment that recovery reads. One before it may have a damaged header: its rows have checksums of their own.
+
+        Raises:
+            JournalDamaged: a header is damaged, or a segment is missing among those that recovery reads.
+            DataDirectoryUnusable: of an unknown version or another journal.
+        """
+        for name in self._disk.list_names():
+            stem = name.removeprefix("segment-").removesuffix(".mqj")
+            if not stem.isdecimal() or name != segment_name(int(stem)):
+                continue
+            number = int(stem)
+            file = self._disk.open(name)
+            size = file.size()
+            header = file.read_at(0, _HEADER.size)
+            file.close()
+            try:
+                self._by_number[number] = decode_header(header, self._uuid, number, size)
+            except JournalDamaged:
+                if number >= needed_from:
+                    raise
+                self._by_number[number] = Segment(number, None, size, self.sector_bytes)
+        last = max(self._by_number, default=0)
+        for number in range(needed_from, max(last, needed_from) + 1):
+            if number not in self._by_number:
+                raise JournalDamaged(
+                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the last one is {last}): "
+                    "restore the data directory from a copy; nothing was changed"
+                )
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(sorted(self._by_number.values(), key=lambda segment: segment.number))
+
+    def __getitem__(self, number: int) -> Segment:
+        try:
+            return self._by_number[number]
+        except KeyError:
+            raise _gone(number) from None
+
+    def get(self, number: int) -> Segment | None:
+        """Returns the segment, None when there is none."""
+        return self._by_number.get(number)
+
+    def open_next(self, first_turn: int) -> tuple[Segment, DiskFile]:
+        """Makes the next segment from a file of the pool, durable under its name before anything is written into it."""
+        number = max(self._by_number, default=0) + 1
+        pool_name, file = self._pool.take()
+        size = self._settings.segment_bytes
+        file.write_at([encode_header(self._uuid, number, first_turn, size, self.sector_bytes)], 0)
+        file.sync()
+        self._disk.rename(pool_name, segment_name(number))
+        self._disk.sync_directory()
+        segment = Segment(number, first_turn, size, self.sector_bytes)
+        self._by_number[number] = segment
+        return segment, file
+
+    def view(self, segment: Segment) -> memoryview:
+        """Returns the segment's bytes, mapped, read-only; what is written later shows in them too."""
+        view = segment.view
+        if view is not None:
+            return view
+        with self._lock:
+            if self._by_number.get(segment.number) is not segment:
+                raise _gone(segment.number)
+            if segment.view is not None:
+                return segment.view
+            file = self._disk.open(segment_name(segment.number))
+            view = file.map()
+            file.close()
+            segment.view = view
+            self._mapped.append(segment)
+            if len(self._mapped) > self._settings.maps_max:
+                # Slices in use keep the map alive; only the journal lets go of it.
+                self._mapped.pop(0).view = None
+            return view
+
+    def pin(self, number: int) -> None:
+        """Keeps the segment's content until `unpin`; raises DataLost when it is gone already."""
+        with self._lock:
+            segment = self[number]
+            if segment.doomed and not segment.pins:
+                raise _gone(number)
+            segment.pins += 1
+
+    def unpin(self, number: int) -> None:
+        """Ends one `pin`."""
+        with self._lock:
+            segment = self._by_number[number]
+            assert segment.pins > 0, number
+            segment.pins -= 1
+
+    def doom(self, number: int) -> None:
+        """Marks the segment for `recycle`."""
+        self[number].doomed = True
+
+    def recycle(self) -> int:
+        """Moves doomed segments that nobody pins into the pool; returns how many."""
+        with self._lock:
+            free = [segment for segment in self._by_number.values() if segment.doomed and not segment.pins]
+            for segment in free:
+                del self._by_number[segment.number]
+                if segment.view is not None:
+                    self._mapped.remove(segment)
+                    segment.view = None
+        for segment in free:
+            self._pool.give(segment_name(segment.number), segment.size)
+        if free:
+            # Else a crash could bring back the old name with the content of a later use.
+            self._disk.sync_directory()
+        return len(free)
+
+
+def _gone(number: int) -> DataLost:
+    return DataLost(f"segment {number} is no longer kept: its rows were acknowledged or moved; look them up anew")

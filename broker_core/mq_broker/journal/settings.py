@@ -1,0 +1,51 @@
+"""Settings of the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mq_wire.errors import InvalidOption
+
+SEGMENT_BYTES_DEFAULT: Final = 128 << 20
+SEGMENT_BYTES_MIN: Final = 16 << 10
+#: Positions inside a segment fit into 32 bits many times over; larger files would only make space come back later.
+SEGMENT_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """How the journal uses its folder.
+
+    Args:
+        segment_bytes: size of one segment file, a multiple of 4096. Segments that exist keep the size they have.
+        pool_segments: empty files kept ready ahead of the writer; twice as many recycled ones are kept, the rest is removed.
+        sector_bytes: what the device writes atomically, 512 or 4096; None asks the disk.
+        fill_in_background: fill pool files on a thread of their own; off in tests, where each step must come in order.
+        maps_max: how many segments stay mapped for readers; others are mapped again when they are asked for.
+
+    Raises:
+        InvalidOption: a value that is not allowed.
+    """
+
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    pool_segments: int = 2
+    sector_bytes: int | None = None
+    fill_in_background: bool = True
+    maps_max: int = 256
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes % 4096 or not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            raise InvalidOption(
+                f"segment_bytes is {self.segment_bytes}: take a multiple of 4096 from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            )
+        if self.pool_segments < 2:
+            raise InvalidOption(f"pool_segments is {self.pool_segments}: take 2 or more, one is kept back for acknowledgements")
+        if self.sector_bytes not in (None, 512, 4096):
+            raise InvalidOption(f"sector_bytes is {self.sector_bytes}: take 512 or 4096, or leave it out to ask the device")
+        if self.maps_max < 2:
+            raise InvalidOption(f"maps_max is {self.maps_max}: take 2 or more")
+
+
+#: For tests: everything rolls after a few operations, and nothing happens behind the test's back.
+TINY: Final = JournalSettings(segment_bytes=16 << 10, pool_segments=2, sector_bytes=512, fill_in_background=False, maps_max=2)

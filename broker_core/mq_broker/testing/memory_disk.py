@@ -1,0 +1,246 @@
+"""The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes everything else away in a crash."""
+
+# ruff: noqa: D102  (methods are described at the protocols in mq_broker.journal.disk)
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Crash(Exception):
+    """The power went off, on request of a test. Everything afterwards raises it too."""
+
+
+class _Content:
+    """A file's bytes: as programs see them, as the medium holds them, and each sector's versions in between."""
+
+    def __init__(self) -> None:
+        self.live = bytearray()
+        self.durable = b""
+        self.versions: dict[int, list[bytes]] = {}
+
+
+class MemoryDisk:
+    """A `Disk` in memory.
+
+    Args:
+        sector_bytes: what is written as a whole or not at all, 512 or 4096.
+        capacity_bytes: writes that grow files beyond this raise ENOSPC; None has no end.
+
+    Attributes:
+        hook: called before every step that changes the disk with its name (create, write, sync, rename, remove, sync_directory), the file's
+            name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *sync* is as mean as
+            Linux: what was written may be on the medium or not, and counts as clean from then on.
+        steps: how many steps there were.
+        syncs: how many of them were file syncs.
+    """
+
+    def __init__(self, sector_bytes: int = 512, capacity_bytes: int | None = None) -> None:
+        self.sector_bytes = sector_bytes
+        self.capacity_bytes = capacity_bytes
+        self.hook: Callable[[str, str, int], None] | None = None
+        self.steps = 0
+        self.syncs = 0
+        self._random = random.Random(0)
+        self._crashed = False
+        self._names: dict[str, _Content] = {}
+        self._durable_names: dict[str, _Content] = {}
+        self._changes: list[Callable[[dict[str, _Content]], None]] = []
+
+    def create(self, name: str) -> MemoryFile:
+        self._step("create", name)
+        if name in self._names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        content = _Content()
+        self._change(lambda names: names.__setitem__(name, content))
+        return MemoryFile(self, content)
+
+    def open(self, name: str) -> MemoryFile:
+        if self._crashed:
+            raise Crash(name)
+        try:
+            return MemoryFile(self, self._names[name])
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+
+    def list_names(self) -> list[str]:
+        return sorted(self._names)
+
+    def rename(self, old: str, new: str) -> None:
+        self._step("rename", old)
+
+        def move(names: dict[str, _Content]) -> None:
+            if old in names:  # else its creation was lost
+                names[new] = names.pop(old)
+
+        if old not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        self._change(move)
+
+    def remove(self, name: str) -> None:
+        self._step("remove", name)
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+        def drop(names: dict[str, _Content]) -> None:
+            names.pop(name, None)
+
+        self._change(drop)
+
+    def sync_directory(self) -> None:
+        self._step("sync_directory", "")
+        self._durable_names = dict(self._names)
+        self._changes.clear()
+
+    def free_bytes(self) -> int:
+        used = sum(len(content.live) for content in self._names.values())
+        return (1 << 40) - used if self.capacity_bytes is None else max(0, self.capacity_bytes - used)
+
+    def crash(self, rng: random.Random) -> MemoryDisk:
+        """Returns the disk as a power cut now might leave it.
+
+        Each sector that was written and not synced holds its old bytes or those of any write since; each change of names that was not
+        synced happened or not. This disk is not changed.
+        """
+        survivor = MemoryDisk(self.sector_bytes, self.capacity_bytes)
+        survivor._random = random.Random(rng.random())
+        names = dict(self._durable_names)
+        for change in self._changes:
+            if rng.random() < 0.5:
+                change(names)
+        copies: dict[int, _Content] = {}
+        for name, content in names.items():
+            survivor._names[name] = copies.setdefault(id(content), self._copy_after_crash(content, rng))
+        survivor._durable_names = dict(survivor._names)
+        return survivor
+
+    def _copy_after_crash(self, content: _Content, rng: random.Random) -> _Content:
+        copy = _Content()
+        copy.live = bytearray(self._settled(content, rng))
+        copy.durable = bytes(copy.live)
+        return copy
+
+    def reopen(self) -> MemoryDisk:
+        """Returns the same disk for another process after this one died: caches and names are as they were, nothing more is durable."""
+        other = MemoryDisk(self.sector_bytes, self.capacity_bytes)
+        other._names, other._durable_names, other._changes = self._names, self._durable_names, self._changes
+        other._random = self._random
+        return other
+
+    def flip(self, name: str, position: int, mask: int = 1) -> None:
+        """Damages one byte of a file, in cache and on the medium."""
+        content = self._names[name]
+        content.live[position] ^= mask
+        durable = bytearray(content.durable)
+        if position < len(durable):
+            durable[position] ^= mask
+        content.durable = bytes(durable)
+
+    def _settled(self, content: _Content, rng: random.Random) -> bytes:
+        """Returns what the medium holds when each unsynced sector landed or not."""
+        size = rng.choice((len(content.durable), len(content.live)))
+        medium = bytearray(content.durable[:size].ljust(size, b"\0"))
+        for sector, versions in content.versions.items():
+            start = sector * self.sector_bytes
+            old = bytes(medium[start : start + self.sector_bytes])
+            chosen = rng.choice([old, *versions])
+            if start < size:
+                medium[start : start + self.sector_bytes] = chosen[: size - start]
+        return bytes(medium)
+
+    def _name_of(self, content: _Content) -> str:
+        return next((name for name, other in self._names.items() if other is content), "")
+
+    def _change(self, change: Callable[[dict[str, _Content]], None]) -> None:
+        change(self._names)
+        self._changes.append(change)
+
+    def _step(self, step: str, name: str) -> None:
+        if self._crashed:
+            raise Crash(f"{step} {name}")
+        self.steps += 1
+        if self.hook is not None:
+            try:
+                self.hook(step, name, self.steps)
+            except Crash:
+                self._crashed = True
+                raise
+
+
+class MemoryFile:
+    """A `DiskFile` of a `MemoryDisk`."""
+
+    def __init__(self, disk: MemoryDisk, content: _Content) -> None:
+        self._disk = disk
+        self._content = content
+
+    def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        content, sector_bytes = self._content, self._disk.sector_bytes
+        data = b"".join(buffers)
+        end = position + len(data)
+        growth = end - len(content.live)
+        if growth > 0:
+            if growth > self._disk.free_bytes():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            content.live.extend(bytes(growth))
+        content.live[position:end] = data
+        for sector in range(position // sector_bytes, -(-end // sector_bytes)):
+            start = sector * sector_bytes
+            content.versions.setdefault(sector, []).append(bytes(content.live[start : start + sector_bytes]))
+        # The step comes last: a crash "at this write" finds it begun, so any part of it may be there.
+        self._disk._step("write", self._disk._name_of(content))
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return bytes(self._content.live[position : position + size])
+
+    def map(self) -> memoryview:
+        return memoryview(self._content.live).toreadonly()
+
+    def sync(self) -> None:
+        content = self._content
+        try:
+            self._disk._step("sync", self._disk._name_of(content))
+        except OSError:
+            content.durable = self._disk._settled(content, self._disk._random)
+            content.versions.clear()
+            raise
+        self._disk.syncs += 1
+        content.durable = bytes(content.live)
+        content.versions.clear()
+
+    def size(self) -> int:
+        return len(self._content.live)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def crash_at(step: int) -> Callable[[str, str, int], None]:
+    """Returns a hook that lets the power fail at the n-th step."""
+
+    def hook(_: str, name: str, steps: int) -> None:
+        if steps >= step:
+            raise Crash(f"step {steps}, {name}")
+
+    return hook
+
+
+def fail_at(what: str, count: int, number: int = errno.EIO, within: str = "") -> Callable[[str, str, int], None]:
+    """Returns a hook that lets the n-th step of one kind (such as "sync"), on files with this in their name, fail with an errno."""
+    seen = 0
+
+    def hook(kind: str, name: str, _: int) -> None:
+        nonlocal seen
+        if kind == what and within in name:
+            seen += 1
+            if seen == count:
+                raise OSError(number, os.strerror(number), name)
+
+    return hook

@@ -1,0 +1,148 @@
+"""Power cuts at every step: acknowledged is a subset of recovered, recovered of written, all in order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.recovery import JournalPosition
+from mq_broker.journal.settings import TINY
+from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at, fail_at
+from mq_wire.errors import JournalDamaged, StorageFailed
+from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, write
+
+
+class Life:
+    """A journal's life over several crashes, with what a client was told and what it tried."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.disk = MemoryDisk()
+        self.acknowledged: list[tuple[int, Entries]] = []
+        self.in_flight: tuple[int, Entries] | None = None
+        self.position: JournalPosition | None = None
+
+    def work(self, journal: Journal, turns: int) -> None:
+        for _ in range(turns):
+            entries = random_entries(self.rng)
+            self.in_flight = (journal.next_turn, entries)
+            number = write(journal, entries)
+            assert number == self.in_flight[0]
+            self.acknowledged.append(self.in_flight)
+            self.in_flight = None
+            if self.rng.random() < 0.1:
+                self.position = journal.position
+                for segment, _, _ in journal.segments():
+                    if segment < self.position.segment:
+                        journal.reclaim(segment)
+
+    def check(self) -> Journal:
+        """Recovers; takes over a turn that was in flight and turned out to be there."""
+        journal, recovered = recover(self.disk, self.position)
+        covered = self.position.turn if self.position else 0
+        expected = [turn for turn in self.acknowledged if turn[0] > covered]
+        if self.in_flight is not None and recovered[len(expected) :] == [self.in_flight]:
+            self.acknowledged.append(self.in_flight)
+            expected.append(self.in_flight)
+        assert recovered == expected
+        self.in_flight = None
+        return journal
+
+
+def prepared(rng: random.Random) -> Life:
+    life = Life(rng)
+    life.work(Journal.create(life.disk, TINY, UUID_1), 15)
+    return life
+
+
+@pytest.mark.parametrize("step", range(1, 70))
+def test_a_crash_at_every_step(step: int, rng: random.Random) -> None:
+    life = prepared(rng)
+    journal = life.check()
+    life.disk.hook = crash_at(life.disk.steps + step)
+    with pytest.raises(Crash):
+        life.work(journal, 200)
+    life.disk = life.disk.crash(rng)
+    life.work(life.check(), 10)
+    life.disk = life.disk.crash(rng)
+    life.check()
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_crash_at_every_step_of_recovery(step: int, rng: random.Random) -> None:
+    for _ in range(8):
+        life = prepared(rng)
+        life.disk.hook = crash_at(life.disk.steps + rng.randint(1, 30))
+        with pytest.raises(Crash):
+            life.work(life.check(), 200)
+        life.disk = life.disk.crash(rng)
+        before, in_flight = life.disk, life.in_flight
+        life.disk.hook = crash_at(step)
+        try:
+            life.check()
+        except Crash:
+            life.in_flight = in_flight
+        life.disk = before.crash(rng)
+        life.work(life.check(), 10)
+        life.disk = life.disk.crash(rng)
+        life.check()
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_a_crash_during_creation_leaves_nothing_or_all(step: int, rng: random.Random) -> None:
+    disk = MemoryDisk()
+    disk.hook = crash_at(step)
+    try:
+        Journal.create(disk, TINY, UUID_1)
+    except Crash:
+        disk = disk.crash(rng)
+    disk.hook = None
+    journal = Journal.create(disk, TINY, UUID_1)
+    write(journal, [(b"x", None)])
+    _, recovered = recover(disk.crash(rng))
+    assert recovered == [(2, [(b"x", None)])]
+
+
+def test_many_lives(rng: random.Random) -> None:
+    life = prepared(rng)
+    for _ in range(60):
+        life.disk.hook = crash_at(life.disk.steps + rng.randint(1, 60))
+        before, in_flight = life.disk, life.in_flight
+        try:
+            journal = life.check()
+            in_flight = None
+            life.work(journal, 200)
+        except Crash:
+            if in_flight is not None:  # not even recovered
+                life.in_flight = in_flight
+        life.disk = before.crash(rng)
+
+
+def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: random.Random) -> None:
+    for _ in range(20):
+        life = prepared(rng)
+        journal = life.check()
+        life.disk.hook = fail_at("sync", 1, within="segment-")
+        with pytest.raises(StorageFailed):
+            life.work(journal, 1)
+        # The process dies, the machine does not: the next one still sees the turn in the cache, and may tell somebody about it.
+        in_flight = life.in_flight
+        life.disk = life.disk.reopen()
+        life.check()
+        assert life.acknowledged[-1] == in_flight, "the cache showed it"
+        life.disk = life.disk.crash(rng)
+        life.check()
+
+
+def test_without_writing_the_last_turn_again_it_would_be_lost(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: this is what it would see."""
+    monkeypatch.setattr(Journal, "_settle", _settle_without_rewriting)
+    with pytest.raises((AssertionError, JournalDamaged)):
+        test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng)
+
+
+def _settle_without_rewriting(journal: Journal, last: object) -> None:
+    journal._segment = journal._segments[journal._position.segment]
+    journal._file = journal._disk.open(f"segment-{journal._segment.number:010d}.mqj")
