@@ -36,7 +36,9 @@ class Address:
         """
         scheme, separator, rest = text.strip().partition("://")
         if separator and scheme == _TLS_SCHEME:
-            raise Unsupported(f"address {_without_user_info(text)!r}: {_TLS_SCHEME}:// is not in this version: use {_SCHEME}:// on a trusted network")
+            raise Unsupported(
+                f"address {_without_user_info(text)!r}: {_TLS_SCHEME}:// is not in this version: use {_SCHEME}:// on a trusted network"
+            )
         if not separator or scheme != _SCHEME:
             raise InvalidOption(f"address {_without_user_info(text)!r} does not begin with {_SCHEME}://: write it like {DEFAULT_ADDRESS!r}")
         return cls(tuple(_endpoint(part.strip().removeprefix(f"{_SCHEME}://"), text) for part in rest.split(",")))

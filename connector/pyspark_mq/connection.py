@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import grpc
 
@@ -46,13 +46,15 @@ _CHANNEL_OPTIONS: Final = (
 
 
 class Stream(Protocol):
-    """A running streaming call: iterate the answers, or cancel it. Wrap reading in `Connection.errors_of`."""
+    """A running streaming call: iterate the answers, or cancel it. Reading raises grpc.RpcError, see `Connection.error_of`."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def __next__(self) -> Any: ...
 
-    def cancel(self) -> bool: ...
+    def cancel(self) -> bool:
+        """Ends it from this side."""
+        ...
 
 
 class Connection:
@@ -67,7 +69,12 @@ class Connection:
         InvalidOption: the address is not one.
     """
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, client: str | None = None, on_error: Callable[[MqError], None] | None = None) -> None:
+    _shared: ClassVar[dict[tuple[int, str], Connection]] = {}
+    _shared_lock: ClassVar = threading.Lock()
+
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, client: str | None = None, on_error: Callable[[MqError], None] | None = None
+    ) -> None:
         self.address: Final = Address.parse(address)
         self.client: Final = client or f"pyspark-mq {os.path.basename(sys.argv[0] or 'python')} {socket.gethostname()} {os.getpid()}"
         self._on_error = on_error
@@ -79,11 +86,6 @@ class Connection:
         self._hello: admin_pb2.HelloResponse | None = None
         self._closed = False
         self._errors: SimpleQueue[MqError | None] | None = None
-
-    # -- the process-wide ones -------------------------------------------------------------------------------------------
-
-    _shared: dict[tuple[int, str], Connection] = {}
-    _shared_lock = threading.Lock()
 
     @classmethod
     def shared(cls, address: str = DEFAULT_ADDRESS) -> Connection:
@@ -133,11 +135,11 @@ class Connection:
         if known is not None and not refresh and self._pid == os.getpid():
             return known
         request = admin_pb2.HelloRequest(client=self.client, protocol=PROTOCOL_VERSION)
-        hello = cast(admin_pb2.HelloResponse, self._invoke("Hello", request, timeout))
+        hello = cast("admin_pb2.HelloResponse", self._invoke("Hello", request, timeout))
         if hello.protocol != PROTOCOL_VERSION:
             raise Unsupported(
-                f"the broker at {self.endpoint} (version {hello.version}) speaks protocol {hello.protocol}, this client {PROTOCOL_VERSION}: "
-                f"update {'the broker' if hello.protocol < PROTOCOL_VERSION else 'pyspark-mq'}"
+                f"the broker at {self.endpoint} (version {hello.version}) speaks protocol {hello.protocol}, "
+                f"this client {PROTOCOL_VERSION}: update {'the broker' if hello.protocol < PROTOCOL_VERSION else 'pyspark-mq'}"
             )
         self._hello = hello
         return hello
@@ -182,19 +184,23 @@ class Connection:
         Answers come raw (bytes, see `mq_wire.framing`) for the methods in RAW_RESPONSES. Reading them raises grpc.RpcError: turn it into
         an MqError with `error_of`.
         """
-        return cast(Stream, self._method(method)(requests, timeout=timeout))
+        return cast("Stream", self._method(method)(requests, timeout=timeout))
 
     def error_of(self, error: grpc.RpcError, what: str) -> MqError:
         """Returns the MqError that a failed call stands for; `what` was being done."""
         status = error.code()
         details = error.details() or ""
-        for key, value in error.trailing_metadata() or ():
+        metadata: Any = error.trailing_metadata() or ()
+        for key, value in metadata:
             if key == CODE_METADATA_KEY:
                 return errors.from_code(value if isinstance(value, str) else value.decode(), details)
-        if self._closed or status is grpc.StatusCode.CANCELLED:
+        if self._closed:
             return ClientClosed(f"{what}: the connection to {self.endpoint} was closed on this side")
-        if status is grpc.StatusCode.UNAVAILABLE:
-            return BrokerUnavailable(f"{what}: no broker answers at mq://{self.endpoint} ({details}): start it with `mq broker`, or correct the address")
+        # A broker that stops or is killed shows as any of these, as the moment wants it.
+        if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "RST_STREAM" in details or "Stream removed" in details:
+            return BrokerUnavailable(
+                f"{what}: no broker answers at mq://{self.endpoint} ({details}): start it with `mq broker`, or correct the address"
+            )
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return BrokerUnavailable(f"{what}: the broker at {self.endpoint} gave no answer in time: look at its log, or allow more time")
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -1,0 +1,347 @@
+"""What a producer has sent and not had answered: batches, their sequences, and what to do with each answer.
+
+Free of threads, sockets and clocks: time is an argument. Rules (PROTOCOL.md):
+
+- Sequences count rows, per partition, without gaps, and are given when a batch leaves for the first time, so what never left takes none.
+- Answers come in the order of the requests. When a batch is refused, those of its partition behind it come back OUT_OF_ORDER; the
+  partition is *held* until all answers are in, then everything goes again in order, under the same sequences.
+- A batch that is refused for good fails, and a `skip` of its sequences goes in its place, so that those behind it can follow.
+- When the stream breaks, everything without an answer goes again. A batch the broker had stored is then answered as a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from mq_wire import errors
+from mq_wire.errors import (
+    BrokerUnavailable,
+    InternalError,
+    MqError,
+    OutOfOrder,
+    OutOfWindow,
+    Replaced,
+    RetryLater,
+    SendOutcomeUnknown,
+    SendTimeout,
+    SequenceReused,
+    StorageFailed,
+    UnknownProducer,
+)
+from mq_wire.limits import AUDIT_RANGES
+from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, StagedSet
+from pyspark_mq.records import Piece
+
+if TYPE_CHECKING:
+    from pyspark_mq.receipts import Sending
+
+#: Wait before a refused partition is tried again, doubling from the first to the second.
+_HOLD_FIRST_S: Final = 0.01
+_HOLD_LAST_S: Final = 1.0
+#: Unanswered batches of one partition: the broker must still remember each of them when it comes again.
+_UNANSWERED_MAX: Final = AUDIT_RANGES // 2
+_NO_SEQUENCE: Final = -1
+
+
+class OutgoingBatch:
+    """One batch on its way to one partition, and later what became of it.
+
+    `size` is what it takes of the window, in bytes. `records` is let go when the answer is in.
+    """
+
+    __slots__ = (
+        "base_offset", "columns", "crc32", "deadline", "duplicates", "error", "is_skip", "lost", "partition", "priority_plus_one",
+        "records", "refusal", "request_id", "rows", "sending", "sequence", "size", "stored", "uncertain",
+    )  # fmt: skip
+
+    def __init__(self, sending: Sending | None, partition: int, piece: Piece) -> None:
+        self.sending, self.partition, self.rows, self.columns = sending, partition, piece.rows, piece.columns
+        self.priority_plus_one, self.records, self.crc32 = piece.priority_plus_one, piece.records, piece.crc32
+        self.size = 0 if piece.records is None else piece.records.size
+        self.is_skip = piece.records is None
+        self.sequence = _NO_SEQUENCE
+        self.request_id = 0
+        self.deadline = 0.0
+        self.uncertain = False  # it left, and may be stored
+        self.lost = False  # an answer to it was lost
+        self.refusal: MqError | None = None  # why it is still waiting
+        self.stored = False
+        self.error: MqError | None = None
+        self.base_offset: int | None = None
+        self.duplicates = 0
+
+
+class _Lane:
+    """One partition's side of the window."""
+
+    __slots__ = ("full", "held", "next_sequence", "pause", "unanswered", "until", "waiting")
+
+    def __init__(self) -> None:
+        self.next_sequence = 0
+        self.unanswered = 0  # requests on the present stream without an answer
+        self.full = False  # as many unanswered as may be: more follow when half of them are
+        self.held = False  # a batch was refused: more follow when all are answered
+        self.until = 0.0  # held at least so long
+        self.pause = _HOLD_FIRST_S
+        self.waiting: list[OutgoingBatch] = []
+
+
+class Window:
+    """The unanswered batches of one producer and destination.
+
+    Attributes:
+        bytes: sum of `size` over what was added and has no outcome yet.
+        batches: how many those are.
+        rows_stored: rows that the broker has confirmed.
+    """
+
+    def __init__(self, destination: str, producer_id: str, epoch: int, staged: StagedSet | None = None) -> None:
+        self._destination, self._producer_id, self._epoch, self._staged = destination, producer_id, epoch, staged
+        self._lanes: dict[int, _Lane] = {}
+        self._ready: deque[OutgoingBatch] = deque()
+        self._on_wire: deque[OutgoingBatch] = deque()
+        self._request_id = 0
+        self.bytes = 0
+        self.batches = 0
+        self.rows_stored = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered, skips included."""
+        return not (self._on_wire or self._ready or any(lane.waiting for lane in self._lanes.values()))
+
+    @property
+    def on_wire(self) -> int:
+        """Requests on the present stream without an answer."""
+        return len(self._on_wire)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether anything waits to be put on the stream, now or once its partition is no longer held."""
+        return bool(self._ready) or any(lane.waiting or lane.held for lane in self._lanes.values())
+
+    def add(self, batch: OutgoingBatch, deadline: float) -> None:
+        """Takes a batch to be sent; its order within its partition is the order of the calls."""
+        batch.deadline = deadline
+        self.bytes += batch.size
+        self.batches += 1
+        self._ready.append(batch)
+
+    # -- towards the broker ----------------------------------------------------------------------------------------------
+
+    def next_batch(self, now: float) -> OutgoingBatch | None:
+        """Returns the next batch to put on the stream, or None where there is nothing that may go."""
+        self._release_held(now)
+        for _ in range(len(self._ready)):
+            batch = self._ready.popleft()
+            lane = self._lanes.get(batch.partition)
+            if lane is None:
+                lane = self._lanes[batch.partition] = _Lane()
+            lane.full = lane.full or lane.unanswered >= _UNANSWERED_MAX
+            if lane.held or lane.full:
+                lane.waiting.append(batch)
+                continue
+            if batch.sequence == _NO_SEQUENCE:
+                batch.sequence = lane.next_sequence
+                lane.next_sequence += batch.rows
+            lane.unanswered += 1
+            self._request_id += 1
+            batch.request_id = self._request_id
+            batch.uncertain = True
+            self._on_wire.append(batch)
+            return batch
+        return None
+
+    def header(self, batch: OutgoingBatch) -> bytes:
+        """Returns the serialised PublishHeader of a batch that `next_batch` gave."""
+        header = PublishHeader(
+            request_id=batch.request_id,
+            destination=self._destination,
+            partition=batch.partition,
+            producer_id=self._producer_id,
+            epoch=self._epoch,
+            first_sequence=batch.sequence,
+            rows=batch.rows,
+            columns=batch.columns,
+            priority_plus_one=batch.priority_plus_one,
+            crc32=batch.crc32,
+            has_crc32=not batch.is_skip,
+            skip=batch.is_skip,
+        )
+        if self._staged is not None:
+            header.staged.CopyFrom(self._staged)
+        return header.SerializeToString()
+
+    def _release_held(self, now: float) -> None:
+        for lane in self._lanes.values():
+            is_drained = lane.unanswered <= (0 if lane.held else _UNANSWERED_MAX // 2)
+            if (lane.held or lane.full) and is_drained and lane.until <= now:
+                lane.held = lane.full = False
+                self._ready.extendleft(reversed(lane.waiting))
+                lane.waiting = []
+
+    def wake_at(self) -> float:
+        """Returns when something may have to be done next: a held partition, or a deadline; infinity where nothing waits."""
+        times = [lane.until for lane in self._lanes.values() if lane.held and not lane.unanswered]
+        for batches in (self._on_wire, self._ready, *(lane.waiting for lane in self._lanes.values())):
+            oldest = next((batch for batch in batches if not batch.is_skip and batch.error is None), None)
+            if oldest is not None:
+                times.append(oldest.deadline)
+        return min(times, default=float("inf"))
+
+    # -- from the broker -------------------------------------------------------------------------------------------------
+
+    def answer(self, response: PublishResponse, now: float) -> OutgoingBatch | None:
+        """Takes the answer to the oldest request and returns its batch where that has now its outcome.
+
+        Raises:
+            MqError: the producer cannot go on (fenced, unknown, answers that fit no request): fail everything with it.
+        """
+        if not self._on_wire or self._on_wire[0].request_id != response.request_id:
+            raise InternalError(f"the broker answered request {response.request_id}, which is not the oldest one: please report it")
+        batch = self._on_wire.popleft()
+        lane = self._lanes[batch.partition]
+        lane.unanswered -= 1
+        if not response.HasField("error"):
+            lane.pause = _HOLD_FIRST_S
+            receipt = response.receipt
+            batch.duplicates = receipt.duplicates
+            batch.base_offset = None if self._staged is not None else receipt.base_offset
+            return self._settle(batch, None)
+        error = errors.from_code(response.error.code, response.error.message)
+        if isinstance(error, StorageFailed):
+            batch.lost = True
+            self._hold(lane, batch, error, now, pause=True)  # the broker restarts from its disk, which may have the batch or not
+            return None
+        # Refused now; but where an earlier answer was lost, only those who have looked into the audit know.
+        batch.lost = batch.lost and isinstance(error, RetryLater) and not isinstance(error, OutOfOrder)
+        batch.uncertain = batch.lost
+        if isinstance(error, RetryLater):
+            # OUT_OF_ORDER behind a refused one is its consequence: it waits for nothing of its own.
+            self._hold(lane, batch, error, now, pause=not (isinstance(error, OutOfOrder) and lane.held))
+            return None
+        if batch.is_skip:
+            if isinstance(error, SequenceReused | OutOfWindow):
+                return None  # what it would have skipped is stored
+        elif not isinstance(error, Replaced | UnknownProducer) and self._staged is None:
+            self._give_up(lane, batch, now)
+            return self._settle(batch, error)
+        self._on_wire.appendleft(batch)
+        raise error
+
+    def disconnected(self) -> None:
+        """The stream is gone: all that it left unanswered goes again, before everything else."""
+        again: list[OutgoingBatch] = []
+        # Refused batches of a partition were sent before those of it that are still on the wire.
+        for lane in self._lanes.values():
+            again += lane.waiting
+            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until = [], False, False, 0, 0.0
+        for batch in self._on_wire:
+            batch.lost = True
+        again += self._on_wire
+        self._on_wire.clear()
+        never_left = [batch for batch in again if batch.sequence == _NO_SEQUENCE]
+        left = sorted((batch for batch in again if batch.sequence != _NO_SEQUENCE), key=lambda batch: (batch.partition, batch.sequence))
+        self._ready.extendleft(reversed([self._or_skip(batch) for batch in left] + never_left))
+
+    def _hold(self, lane: _Lane, batch: OutgoingBatch, error: MqError, now: float, *, pause: bool) -> None:
+        batch.refusal = error
+        lane.held = True
+        lane.waiting.append(self._or_skip(batch))
+        lane.waiting.sort(key=_order)
+        if pause:
+            lane.until = now + lane.pause
+            lane.pause = min(2 * lane.pause, _HOLD_LAST_S)
+
+    def _give_up(self, lane: _Lane, batch: OutgoingBatch, now: float) -> None:
+        """Puts a skip in the place of a batch that has failed."""
+        lane.held = True
+        lane.waiting.append(_skip_of(batch))
+        lane.waiting.sort(key=_order)
+        lane.until = max(lane.until, now)
+
+    @staticmethod
+    def _or_skip(batch: OutgoingBatch) -> OutgoingBatch:
+        """A batch that has failed while it was on the wire is not sent again: its sequences are given up."""
+        return _skip_of(batch) if batch.error is not None and not batch.is_skip else batch
+
+    def _settle(self, batch: OutgoingBatch, error: MqError | None) -> OutgoingBatch | None:
+        """Gives a batch its outcome, once. Returns it where this was the first."""
+        batch.records = None
+        if batch.is_skip or batch.error is not None:
+            return None
+        self.bytes -= batch.size
+        self.batches -= 1
+        batch.error = error
+        batch.stored = error is None
+        if batch.stored:
+            self.rows_stored += batch.rows
+        return batch
+
+    # -- giving up -------------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float, timeout_s: float) -> list[OutgoingBatch]:
+        """Fails the batches whose time is up and returns them. Those that never left will not be sent."""
+        expired: list[OutgoingBatch] = []
+        for batch in self._on_wire:
+            if _is_late(batch, now):
+                expired += self._fail(batch, _late(batch, timeout_s))
+        self._ready = deque(self._without_late(self._ready, now, timeout_s, expired))
+        for lane in self._lanes.values():
+            lane.waiting = self._without_late(lane.waiting, now, timeout_s, expired)
+        return expired
+
+    def _without_late(
+        self, batches: Iterable[OutgoingBatch], now: float, timeout_s: float, expired: list[OutgoingBatch]
+    ) -> list[OutgoingBatch]:
+        """Fails the late ones of `batches`, adds them to `expired`, and returns what is to be sent instead."""
+        kept = []
+        for batch in batches:
+            if not _is_late(batch, now):
+                kept.append(batch)
+                continue
+            expired += self._fail(batch, _late(batch, timeout_s))
+            if batch.sequence != _NO_SEQUENCE:
+                kept.append(_skip_of(batch))
+        return kept
+
+    def _fail(self, batch: OutgoingBatch, error: MqError) -> list[OutgoingBatch]:
+        settled = self._settle(batch, error)
+        return [] if settled is None else [settled]
+
+    def fail_all(self, error: MqError) -> list[OutgoingBatch]:
+        """Fails everything that has no outcome with `error`, and returns it. Nothing is sent any more."""
+        every = [*self._on_wire, *self._ready, *(batch for lane in self._lanes.values() for batch in lane.waiting)]
+        self._on_wire.clear()
+        self._ready.clear()
+        self._lanes.clear()
+        return [batch for batch in every if self._settle(batch, error) is not None]
+
+
+def _is_late(batch: OutgoingBatch, now: float) -> bool:
+    return batch.deadline <= now and not batch.is_skip and batch.error is None
+
+
+def _order(batch: OutgoingBatch) -> float:
+    """Those that never left keep their order behind the others (sorting is stable)."""
+    return float("inf") if batch.sequence == _NO_SEQUENCE else batch.sequence
+
+
+def _skip_of(batch: OutgoingBatch) -> OutgoingBatch:
+    skip = OutgoingBatch(None, batch.partition, Piece.skip(batch.rows))
+    skip.sequence = batch.sequence
+    return skip
+
+
+def _late(batch: OutgoingBatch, timeout_s: float) -> MqError:
+    """What it means that no answer came in time."""
+    which = f"a batch of {batch.rows} rows for partition {batch.partition}"
+    if batch.uncertain:
+        return SendOutcomeUnknown(
+            f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read the queue before sending it again"
+        )
+    if batch.refusal is not None and not isinstance(batch.refusal, BrokerUnavailable | OutOfOrder):
+        return type(batch.refusal)(f"{which} was refused for {timeout_s} s and is not stored: {batch.refusal}")
+    return SendTimeout(f"{which} could not be sent within {timeout_s} s and will not be: see that the broker runs, or raise send_timeout")
