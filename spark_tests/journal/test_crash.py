@@ -19,7 +19,7 @@ class Life:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(rng=rng)
         self.acknowledged: list[tuple[int, Entries]] = []
         self.in_flight: tuple[int, Entries] | None = None
         self.position: JournalPosition | None = None

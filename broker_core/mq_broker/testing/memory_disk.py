@@ -33,6 +33,7 @@ class MemoryDisk:
     Args:
         sector_bytes: what is written as a whole or not at all, 512 or 4096.
         capacity_bytes: writes that grow files beyond this raise ENOSPC; None has no end.
+        rng: decides what a failing sync leaves on the medium.
 
     Attributes:
         hook: called before every step that changes the disk with its name (create, write, sync, rename, remove, sync_directory), the file's
@@ -42,13 +43,15 @@ class MemoryDisk:
         syncs: how many of them were file syncs.
     """
 
-    def __init__(self, sector_bytes: int = 512, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self, sector_bytes: int = 512, capacity_bytes: int | None = None, rng: random.Random | None = None
+    ) -> None:
         self.sector_bytes = sector_bytes
         self.capacity_bytes = capacity_bytes
         self.hook: Callable[[str, str, int], None] | None = None
         self.steps = 0
         self.syncs = 0
-        self._random = random.Random(0)
+        self._random = rng or random.Random(0)
         self._crashed = False
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
@@ -109,8 +112,7 @@ class MemoryDisk:
         Each sector that was written and not synced holds its old bytes or those of any write since; each change of names that was not
         synced happened or not. This disk is not changed.
         """
-        survivor = MemoryDisk(self.sector_bytes, self.capacity_bytes)
-        survivor._random = random.Random(rng.random())
+        survivor = MemoryDisk(self.sector_bytes, self.capacity_bytes, random.Random(rng.random()))
         names = dict(self._durable_names)
         for change in self._changes:
             if rng.random() < 0.5:
@@ -129,9 +131,8 @@ class MemoryDisk:
 
     def reopen(self) -> MemoryDisk:
         """Returns the same disk for another process after this one died: caches and names are as they were, nothing more is durable."""
-        other = MemoryDisk(self.sector_bytes, self.capacity_bytes)
+        other = MemoryDisk(self.sector_bytes, self.capacity_bytes, self._random)
         other._names, other._durable_names, other._changes = self._names, self._durable_names, self._changes
-        other._random = self._random
         return other
 
     def flip(self, name: str, position: int, mask: int = 1) -> None:
