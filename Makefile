@@ -4,10 +4,14 @@
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 VENV ?= .venv
+DEMO_VENV ?= .venv-demo
 BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 CRASH_ROUNDS ?= 200
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
+
+NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
+WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector broker_core -name '*.py' -o -name '*.pyi' -o -name '*.proto')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit spark crash bench bench-peers protos wheel clean
@@ -20,15 +24,26 @@ setup: $(VENV)/.ready  ## makes the virtual environment .venv with everything in
 # An editable install serves the command `mq` and the metadata. Beside it stands a .pth with the three source roots: the finders that
 # setuptools makes for several roots hide packages from pkgutil (which Spark looks for sources with) and from mypy.
 $(VENV)/.ready: setup.py pyproject.toml
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(NEEDS_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --python $(BIN)/python --group dev -e '.[broker,spark]'
 	$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'pyspark_mq_roots.pth').write_text(''.join(str(pathlib.Path(root).resolve()) + '\n' for root in ('proto', 'connector', 'broker_core')))"
 	@touch $@
 
-demo: setup  ## the main job on real data: 336,776 flights through a broker that is killed on the way
-	$(BIN)/python examples/flights/demo.py
+demo: $(DEMO_VENV)/.ready  ## the main job on real data: 336,776 flights through a broker that is killed on the way
+	$(DEMO_VENV)/bin/python -m examples.flights.demo
+
+# As a user has it: the built wheel with its extras, in an environment with nothing else but what draws the bars.
+$(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
+	@$(NEEDS_PYTHON)
+	@echo "setting up $(DEMO_VENV): the wheel, Spark (450 MB, once) and rich"
+	@test -x $(DEMO_VENV)/bin/python || $(PYTHON) -m venv $(DEMO_VENV)
+	@$(DEMO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@rm -rf build dist/demo
+	@$(DEMO_VENV)/bin/python -m uv build --quiet --wheel --out-dir dist/demo .
+	@$(DEMO_VENV)/bin/python -m uv pip install --quiet --python $(DEMO_VENV)/bin/python --reinstall-package pyspark-mq "$$(ls dist/demo/*.whl)[broker,spark]" rich
+	@touch $@
 
 test: check  ## all tests, with lint and types: what .ci/run calls
 	$(PYTEST) -q
@@ -57,8 +72,9 @@ protos: setup  ## generates the stubs beside the .proto files anew
 	$(BIN)/python proto/generate.py
 
 wheel: setup  ## builds dist/*.whl
-	$(BIN)/python -m build --wheel --installer uv --outdir dist .
+	rm -rf build
+	$(UV) build --wheel --out-dir dist .
 
 clean:  ## removes what the other targets made, .venv too
-	rm -rf $(VENV) .venv-protos build dist .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(DEMO_VENV) .venv-protos build dist .demo .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from spark_tests.support.seeds import seeded, session_seed
+from spark_tests.support.wheels import build_wheel
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
 
-# Sparks's Python workers must be this Python, whatever `python3` is on the PATH.
+# Spark's Python workers must be this Python, whatever `python3` is on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 _SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -68,3 +69,9 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBro
 
     with LocalBroker(tmp_path_factory.mktemp("broker") / "data") as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The wheel of this tree."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))

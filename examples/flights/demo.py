@@ -44,15 +44,17 @@ def watch(query: StreamingQuery, broker: LocalBroker, kill_at_rows: int, display
     """
     killed = False
     while True:
-        ended = query.awaitTermination(0.1)
+        ended = not query.isActive
         progress = [entry for entry in query.recentProgress if entry["numInputRows"]]
         done = sum(entry["numInputRows"] for entry in progress)
         display.advance("enrich", done, f"batch {len(progress)}")
         if ended:
+            query.awaitTermination()  # raises what made it fail
             return
         if not killed and kill_at_rows <= done:
             killed = True
             kill_and_restart(broker, display)
+        time.sleep(0.1)
 
 
 def kill_and_restart(broker: LocalBroker, display: Display) -> None:

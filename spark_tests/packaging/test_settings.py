@@ -8,6 +8,7 @@ import tomllib
 from importlib import metadata
 
 from mq_broker.config import BrokerConfig
+from pyspark_mq.options import SinkOptions, SourceOptions
 from spark_tests.support.tree import PROJECT
 
 BROKER_TOML = PROJECT / "conf" / "broker.toml"
@@ -45,3 +46,26 @@ def test_the_readme_names_only_targets_that_exist() -> None:
     for document in PROJECT.glob("*.md"):
         named = set(re.findall(r"`make ([a-z-]+)", document.read_text(encoding="utf-8")))
         assert named <= targets, document.name
+
+
+def test_the_readme_has_every_option_with_its_default() -> None:
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    for title, options, optional in (("source", SourceOptions, "consumer"), ("sink", SinkOptions, "txnAppId")):
+        section = readme.split(f"### Options of the {title}\n")[1].split("\n#")[0]
+        table = dict(re.findall(r"^\| `(\w+)`(?:, `\w+`)? \| `?([^|`]+?)`? \|", section, re.MULTILINE))
+        defaults = {camel(field.name): field.default for field in dataclasses.fields(options)}
+        defaults.pop("txnVersion", None)  # shares a line with txnAppId
+        assert table.keys() == defaults.keys()
+        for name, default in defaults.items():
+            if name == "queue":
+                assert table[name] == "(required)"
+            elif name == optional:
+                assert table[name] == "(none)"
+            else:
+                assert options.parse({"queue": "q", name: table[name]}) == options.parse({"queue": "q"}), name
+                assert default != "", name
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -26,26 +26,6 @@ spark.stop()
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    # Built from a copy: setuptools leaves build/ and *.egg-info beside the sources, which must not collect stale files.
-    source = tmp_path_factory.mktemp("source")
-    for name in ["setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"]:
-        (source / name).write_bytes((PROJECT / name).read_bytes())
-    for package, root in ROOTS.items():
-        for path in (PROJECT / root / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                target = source / path.relative_to(PROJECT)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = out.glob("*.whl")
-    return built
-
-
 def test_wheel_has_the_three_packages_and_their_types(wheel: pathlib.Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(ROOTS)

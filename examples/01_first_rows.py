@@ -1,0 +1,40 @@
+"""From pip install to first rows: send a few messages, read them with Spark.
+
+pip install 'pyspark-mq[broker,spark]'
+python examples/01_first_rows.py
+"""
+
+import os
+import sys
+import tempfile
+
+from pyspark.sql import SparkSession
+
+from mq_broker import LocalBroker
+from pyspark_mq import Producer
+
+os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be the Python that has pyspark-mq installed
+
+with LocalBroker() as broker:  # a broker of our own on a free port; yours may run as `mq broker`
+    with Producer(broker.address, queue="orders") as producer:
+        for number in range(5):
+            producer.send(f"order {number}".encode(), key=b"customer-7", priority=9 if number == 3 else 4)
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+
+    # Browse: nothing is consumed.
+    rows = spark.read.format("mq").option("broker", broker.address).option("queue", "orders").load()
+    rows.selectExpr("cast(value as string) as value", "priority", "partition", "offset").show()
+
+    # Stream: what the query has read is acknowledged and gone from the queue.
+    orders = spark.readStream.format("mq").option("broker", broker.address).option("queue", "orders").load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            orders.selectExpr("cast(value as string) as value", "priority", "delivery_count")
+            .writeStream.format("console")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    spark.stop()

@@ -1,0 +1,75 @@
+"""foreachBatch into another system, and back into a queue with txnAppId and txnVersion, so that a repeated batch changes nothing.
+
+The other system is a SQLite file: each batch is one transaction that also stores the batch's number.
+"""
+
+import os
+import pathlib
+import sqlite3
+import sys
+import tempfile
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mq_broker import LocalBroker
+from pyspark_mq import Consumer, Producer
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+ROWS = 3_000
+
+
+def store(database: pathlib.Path, rows: list[tuple[str, int]], batch_id: int) -> None:
+    """Writes a batch once: its number and its rows are in the same transaction."""
+    connection = sqlite3.connect(database)
+    with connection:
+        connection.execute("create table if not exists batches (id integer primary key)")
+        connection.execute("create table if not exists orders (name text, priority integer)")
+        if connection.execute("insert or ignore into batches values (?)", (batch_id,)).rowcount:
+            connection.executemany("insert into orders values (?, ?)", rows)
+    connection.close()
+
+
+with LocalBroker() as broker, tempfile.TemporaryDirectory() as folder:
+    database = pathlib.Path(folder, "orders.db")
+    with Producer(broker.address, queue="orders") as producer:
+        for number in range(ROWS):
+            producer.send(f"order-{number}".encode(), priority=number % 10)
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        """Runs for each micro-batch; runs again with the same rows and number where the first time was cut short."""
+        batch = batch.selectExpr("cast(value as string) as name", "priority")
+        store(database, [(row["name"], row["priority"]) for row in batch.collect()], batch_id)
+        (
+            batch.where("priority = 9")
+            .selectExpr("upper(name) as value")
+            .write.format("mq")
+            .mode("append")
+            .option("broker", broker.address)
+            .option("queue", "urgent")
+            .option("txnAppId", "orders-to-sqlite")
+            .option("txnVersion", batch_id)
+            .save()
+        )
+
+    query = (
+        spark.readStream.format("mq")
+        .option("broker", broker.address)
+        .option("queue", "orders")
+        .option("maxOffsetsPerTrigger", 1_000)
+        .load()
+        .writeStream.foreachBatch(handle)
+        .option("checkpointLocation", str(pathlib.Path(folder, "checkpoint")))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    stored = sqlite3.connect(database).execute("select count(*), count(distinct name) from orders").fetchone()
+    with Consumer(broker.address, queue="urgent") as consumer:
+        urgent = sum(batch.num_rows for batch in consumer.batches(timeout=1.0))
+    assert stored == (ROWS, ROWS)
+    assert urgent == ROWS // 10
+    print(f"{stored[0]} orders in SQLite, {urgent} urgent ones announced in a queue")
+    spark.stop()
