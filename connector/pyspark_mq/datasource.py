@@ -40,12 +40,17 @@ class MqDataSource(DataSource):
         return source_ddl(parse_bool("includeHeaders", self.options.get("includeHeaders") or "false"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns the streaming source."""
+        """Returns the streaming source; what is wrong with it is raised when the query makes its first call."""
         _check_spark()
+        from mq_wire.errors import MqError
         from pyspark_mq.options import SourceOptions
-        from pyspark_mq.source import MqStreamReader
+        from pyspark_mq.source import MqStreamReader, RefusedStreamReader
 
-        return MqStreamReader(SourceOptions.parse(self.options), schema)
+        try:
+            return MqStreamReader(SourceOptions.parse(self.options), schema)
+        except MqError as error:
+            # Raised here, Spark's own clean-up would fail and print its UnboundLocalError behind the message.
+            return RefusedStreamReader(error)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the batch source."""

@@ -8,6 +8,7 @@ A token is random because nothing that Spark hands a task names one write() call
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -71,7 +72,7 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
         from pyspark import TaskContext
 
         from pyspark_mq.reader import BATCH_ID, QUERY_ID, RUN_ID
-        from pyspark_mq.staging import Staging
+        from pyspark_mq.staging import stage
 
         context = TaskContext.get()
         assert context is not None, "Spark calls write() inside a task"
@@ -80,7 +81,8 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
             raise Unsupported(
                 "Spark does not say for which query and batch this task writes, and exactly once needs both: please report it"
             )
-        staging = Staging(
+        return stage(
+            iterator,
             self._options,
             self._planned_on,
             epoch=self._epoch,
@@ -88,7 +90,6 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
             batch_id=int(batch_id),
             run_id=context.getLocalProperty(RUN_ID) or "",
         )
-        return staging.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the batch visible; the same batch again is a no-op, even where the first answer was lost."""
@@ -116,28 +117,31 @@ class MqBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same query and batch."""
-        from pyspark_mq.staging import Staging
+        from pyspark_mq.staging import stage
 
-        return Staging(self._options, self._planned_on).write(iterator)
+        return stage(iterator, self._options, self._planned_on)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes all rows visible at once."""
-        options = self._options
+        options, staged = self._options, _all_of(messages)
         if options.txn_app_id:
-            commit_staged(options, _all_of(messages), owner=f"app:{options.txn_app_id}", version=options.txn_version)
-        else:
-            commit_staged(options, _all_of(messages))
+            commit_staged(options, staged, owner=f"app:{options.txn_app_id}", version=options.txn_version)
+        elif any(message.rows for message in staged):
+            # A marker of its own makes the commit safe to repeat when its answer is lost; nobody asks for it again.
+            owner = f"write:{uuid.uuid4()}"
+            commit_staged(options, staged, owner=owner, version=0)
+            forget_marker(options, owner)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throws away what the tasks have staged, as far as they told."""
         discard_staged(self._options, messages)
 
 
-def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: str = "", version: int = 0, run_id: str = "") -> None:
-    """Commits exactly these sets, in one step.
+def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: str, version: int, run_id: str = "") -> None:
+    """Commits exactly these sets, in one step, once.
 
     Args:
-        owner: who commits which `version` of what; empty = nobody, and the commit is not idempotent.
+        owner: who commits which `version` of what: the same once more is a no-op.
 
     Raises:
         BatchMismatch, CheckpointTooOld, StagedSetUnknown: see `mq_wire.errors`.
@@ -146,8 +150,6 @@ def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: 
     from pyspark_mq.connection import Connection
 
     sets = [message for message in staged if message.rows]
-    if not sets and not owner:
-        return
     request = produce_pb2.CommitStagedRequest(
         tokens=[produce_pb2.StagedToken(token=message.token, rows=message.rows) for message in sets],
         target=options.queue,
@@ -158,6 +160,15 @@ def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: 
         keep_mismatch=options.batch_mismatch == "keep",
     )
     Connection.shared(options.broker).call("CommitStaged", request, retry_timeout=COMMIT_RETRY_S)
+
+
+def forget_marker(options: SinkOptions, owner: str) -> None:
+    """Removes the marker of an owner that commits no more."""
+    from mq_wire.v1 import produce_pb2
+    from pyspark_mq.connection import Connection
+
+    request = produce_pb2.ForgetMarkerRequest(owner=owner, target=options.queue)
+    Connection.shared(options.broker).call("ForgetMarker", request, retry_timeout=COMMIT_RETRY_S)
 
 
 def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:

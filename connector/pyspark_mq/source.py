@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import DataLost, InvalidOption
+from mq_wire.errors import DataLost, InvalidOption, MqError
 from pyspark_mq.offsets import Offsets
 from pyspark_mq.options import SourceOptions
 from pyspark_mq.ranges import Part, plan_tasks
@@ -220,3 +220,34 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         "another checkpoint"
                     )
         return offsets
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a source with wrong options or schema: its first call fails the query with what is wrong."""
+
+    def __init__(self, error: MqError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raises the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises the error."""
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises the error."""
+        raise self._error

@@ -1,0 +1,78 @@
+"""What a write task does: stream its rows through a windowed producer into a staged set of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from mq_wire.errors import MqError
+from mq_wire.limits import TOKEN_BYTES
+from mq_wire.v1.produce_pb2 import StagedSet
+from pyspark_mq.connection import Connection
+from pyspark_mq.options import SinkOptions
+from pyspark_mq.outgoing import gathered, routed
+from pyspark_mq.producer import Producer
+from pyspark_mq.reader import check_reachable
+from pyspark_mq.sink import StagedRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Large batches cost less each row, in the broker and on the wire; at least two fit into the window.
+BATCH_BYTES: Final = 2 << 20
+
+
+def stage(
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    planned_on: str,
+    *,
+    epoch: int = 0,
+    query_id: str = "",
+    batch_id: int = 0,
+    run_id: str = "",
+) -> StagedRows:
+    """Stages all rows under a fresh random token; they are durable when it returns.
+
+    Raises:
+        SendTimeout, SendOutcomeUnknown: no receipt within sendTimeoutMs; the set is never committed, so nothing can come twice.
+        InvalidRecords: a row that cannot be a message.
+        EpochFenced: a newer attempt at this batch is under way.
+    """
+    check_reachable(options.broker, planned_on)
+    token = secrets.token_bytes(TOKEN_BYTES)
+    staged = StagedSet(token=token, epoch=epoch, query_id=query_id, batch_id=batch_id, run_id=run_id)
+    producers: dict[str, Producer] = {}
+    rows = 0
+    try:
+        for batch in gathered(batches):
+            for queue, records in routed(batch, options):
+                producer = producers.get(queue)
+                if producer is None:
+                    producer = producers[queue] = _producer(options, queue, staged)
+                producer.send_batch(records)
+                rows += records.num_rows
+        for producer in producers.values():
+            producer.close()
+    except BaseException:
+        for producer in producers.values():
+            # What is on its way is nobody's any more; the error that ended this task is the one to tell.
+            with suppress(MqError):
+                producer.close(timeout=0)
+        raise
+    return StagedRows(token=token, rows=rows, query_id=query_id, batch_id=batch_id, run_id=run_id)
+
+
+def _producer(options: SinkOptions, queue: str, staged: StagedSet) -> Producer:
+    return Producer(
+        queue=queue,
+        window_bytes=options.window_bytes,
+        linger_ms=options.linger_ms,
+        batch_bytes=BATCH_BYTES,
+        send_timeout=options.send_timeout_ms / 1000,
+        connect_timeout=options.send_timeout_ms / 1000,
+        staged=staged,
+        connection=Connection.shared(options.broker),
+    )
