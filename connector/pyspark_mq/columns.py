@@ -80,12 +80,12 @@ class Rows:
         InvalidRecords: the records are not a record batch as `header` describes it.
     """
 
-    __slots__ = ("_batch", "_columns", "_header", "_queue", "_repeats", "partition", "rows")
+    __slots__ = ("_batch", "_columns", "_header", "_repeats", "partition", "queue", "rows")
 
     def __init__(self, header: RowsHeader, records: memoryview, queue: str) -> None:
         self.partition: Final[int] = header.partition
         self.rows: Final[int] = header.rows
-        self._header, self._queue = header, queue
+        self._header, self.queue = header, queue
         runs = len(header.run_rows)
         if runs != 1 or header.run_rows[0] != self.rows:
             self._repeats: NDArray[np.int64] | None = np.fromiter(header.run_rows, np.int64, runs)
@@ -148,7 +148,7 @@ class Rows:
         return np.repeat(np.fromiter(values, dtype, len(values)), self._repeats)
 
     def _queue_column(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._queue, pa.string()), self.rows)
+        return pa.repeat(pa.scalar(self.queue, pa.string()), self.rows)
 
     def _partition_column(self) -> pa.Array:
         return _wrap(np.full(self.rows, self.partition, np.int32), pa.int32())

@@ -1,0 +1,328 @@
+"""The consumer: messages or record batches from a queue, acknowledged exactly or up to a point."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from mq_wire.errors import InvalidOption, InvalidRequest, MqError, SendOutcomeUnknown
+from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
+from mq_wire.names import check_destination
+from mq_wire.v1 import admin_pb2
+from pyspark_mq.columns import delivered_schema
+from pyspark_mq.connection import Connection
+from pyspark_mq.consuming import Consuming
+from pyspark_mq.message import Delivery, Message, Session
+from pyspark_mq.outstanding import Offsets, Ranges
+
+#: ActiveMQ's default for queues.
+PREFETCH_DEFAULT: Final = 1000
+_SESSION_KEY: Final = b"mq.session"
+_BATCH_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers", "priority", "delivery_count", "message_id")
+#: What an acknowledgement needs of a batch.
+_IDENTITY_COLUMNS: Final = ("partition", "offset")
+
+
+class Consumer:
+    """Receives from one queue. Thread-safe: several threads may receive and acknowledge, each message goes to one of them.
+
+    Nothing is taken from the queue before the first call that receives. What is not acknowledged goes back when the consumer is closed or
+    its process ends; what of it had been handed over comes with a higher `delivery_count`. After a broken connection the consumer receives
+    on by itself; acknowledging what came before is refused, since it will be delivered again.
+
+    Args:
+        address: `mq://host:port`, or several to be tried in turn.
+        queue: where from; created on first use where the broker allows it.
+        prefetch: most messages that wait here for the application. None = 1000, or two batches for who begins with `batches()`.
+        max_unacknowledged: most messages that are handed over or waiting here, and not acknowledged.
+        connect_timeout: seconds that the constructor goes on trying where the broker cannot be reached.
+        connection: an existing connection to use, left open at close(); `address` is ignored.
+
+    Raises:
+        BrokerUnavailable: no broker answers.
+        UnknownDestination: the queue does not exist and may not be created on first use.
+        InvalidName, InvalidOption: a name or value that is not allowed.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        queue: str = "",
+        *,
+        prefetch: int | None = None,
+        max_unacknowledged: int = 100_000,
+        connect_timeout: float = 10.0,
+        connection: Connection | None = None,
+    ) -> None:
+        self.queue: Final = check_destination(queue)
+        for option, value in (("prefetch", prefetch), ("max_unacknowledged", max_unacknowledged)):
+            if value is not None and value < 1:
+                raise InvalidOption(f"{option}={value} is below 1: give the number of messages")
+        self._prefetch = prefetch
+        self._owns_connection = connection is None
+        self._connection = connection or Connection(address)
+        try:
+            request = admin_pb2.DescribeDestinationRequest(name=self.queue, create=True)
+            self._connection.call("DescribeDestination", request, retry_timeout=connect_timeout)
+        except BaseException:
+            if self._owns_connection:
+                self._connection.close()
+            raise
+        self._consuming = Consuming(self._connection, self.queue, prefetch or PREFETCH_DEFAULT, max_unacknowledged)
+        self._lock = self._consuming.lock
+        self._begun = self._warned = self._closed = False
+
+    # -- receiving -------------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """Returns the next message, or None where none came within `timeout` seconds (None = wait for ever).
+
+        Raises:
+            ClientClosed: the consumer is closed.
+            MqError: the broker refuses to deliver.
+        """
+        consuming = self._consuming
+        with self._lock:
+            delivery = consuming.current
+            if delivery is None or consuming.broken is not None:
+                delivery = self._next_delivery(timeout)
+                if delivery is None:
+                    return None
+            if not delivery.values:
+                delivery.values = delivery.list("value")
+            row = delivery.next_row
+            delivery.next_row = row + 1
+            if row + 1 == delivery.rows:
+                consuming.finish_delivery(delivery)
+            elif consuming.is_unscheduled:
+                consuming.handed()
+        return Message(delivery, row)
+
+    def messages(self, timeout: float | None = None) -> Iterator[Message]:
+        """Yields messages until none came within `timeout` seconds, or the consumer is closed."""
+        while not self._closed:
+            message = self.receive(timeout)
+            if message is None:
+                return
+            yield message
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yields messages until the consumer is closed."""
+        return self.messages()
+
+    def batches(
+        self, max_rows: int = 10_000, timeout: float | None = None, *, columns: Iterable[str] = _BATCH_COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields what is there as record batches of at most `max_rows` rows, until nothing came within `timeout` seconds.
+
+        Args:
+            max_rows: 1 to 131072; a batch holds fewer where fewer have arrived.
+            timeout: seconds to wait for a first row (None = for ever).
+            columns: any of `pyspark_mq.columns.DELIVERED`; partition and offset are always there, for `acknowledge`.
+
+        Raises:
+            InvalidOption: an unknown column or a `max_rows` out of range.
+            MqError: the broker refuses to deliver.
+        """
+        if not 1 <= max_rows <= RECORDS_ROWS_MAX:
+            raise InvalidOption(f"max_rows={max_rows} is outside 1 to {RECORDS_ROWS_MAX}")
+        names = list(dict.fromkeys([*columns, *_IDENTITY_COLUMNS]))
+        return self._batches(max_rows, timeout, delivered_schema(names))
+
+    def _batches(self, max_rows: int, timeout: float | None, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        consuming = self._consuming
+        while not self._closed:
+            with self._lock:
+                if not self._begun and self._prefetch is None:
+                    consuming.prefetch = max(PREFETCH_DEFAULT, 2 * max_rows)
+                delivery = consuming.current
+                if delivery is None or consuming.broken is not None:
+                    delivery = self._next_delivery(timeout)
+                    if delivery is None:
+                        return
+                session, taken, rows = delivery.session, [], 0
+                while delivery is not None and rows < max_rows:
+                    first = delivery.next_row
+                    count = min(delivery.rows - first, max_rows - rows)
+                    taken.append((delivery, first, count))
+                    rows += count
+                    delivery.next_row = first + count
+                    if delivery.next_row == delivery.rows:
+                        consuming.finish_delivery(delivery)
+                        delivery = consuming.start_delivery() if rows < max_rows else None
+                consuming.handed()
+            yield _as_batch(taken, schema.with_metadata({_SESSION_KEY: session.token}))
+
+    def _next_delivery(self, timeout: float | None) -> Delivery | None:
+        """Waits, with the lock, for a delivery and makes it the current one."""
+        consuming = self._consuming
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._begun = True
+        consuming.begin()
+        while True:
+            if consuming.broken is not None:
+                raise consuming.broken
+            delivery = consuming.current or consuming.start_delivery()
+            if delivery is not None:
+                return delivery
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            if consuming.is_full and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"queue {self.queue!r}: max_unacknowledged messages are not acknowledged, no more will come: acknowledge, or raise it",
+                    stacklevel=4,
+                )
+            consuming.arrived.wait(left)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message]) -> None:
+        """Says that exactly these messages are done. Returns at once; `flush()` waits for the broker's confirmation.
+
+        Args:
+            what: a message, several, or a record batch or table of `batches()`, also filtered or sliced.
+
+        Raises:
+            SessionClosed: they came before the connection broke and will be delivered again.
+            InvalidRequest: not something that can be acknowledged.
+            MqError: an earlier acknowledgement failed, and nobody has been told yet; this one was taken nevertheless.
+        """
+        if isinstance(what, Message):
+            self._acknowledge_messages([what])
+        elif isinstance(what, pa.RecordBatch | pa.Table):
+            self._acknowledge_rows(what)
+        else:
+            self._acknowledge_messages(list(what))
+        if self._consuming.errors:
+            self._raise_error()
+
+    def acknowledge_up_to(self, message: Message) -> None:
+        """Says that everything is done that was handed over from the partition of `message`, up to and with it.
+
+        Raises:
+            SessionClosed: it came before the connection broke and will be delivered again.
+            MqError: an earlier acknowledgement failed, and nobody has been told yet; this one was taken nevertheless.
+        """
+        delivery = message._delivery
+        consuming = self._consuming
+        with self._lock:
+            consuming.check_session(delivery.session)
+            ranges = consuming.outstanding.up_to(delivery.partition, delivery.serial, message._row)
+            if ranges is not None:
+                consuming.acknowledge(delivery.session, delivery.partition, ranges)
+        if consuming.errors:
+            self._raise_error()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends acknowledgements that still linger and waits until the broker has confirmed all.
+
+        Raises:
+            SendOutcomeUnknown: not all were confirmed within `timeout` seconds.
+            MqError: the first failure of an acknowledgement that nobody has been told yet.
+        """
+        consuming = self._consuming
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            consuming.flushing += 1
+            consuming.flush_now()
+            try:
+                while consuming.unconfirmed and consuming.broken is None:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise SendOutcomeUnknown(
+                            f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} s: "
+                            "they may count or not; flush again"
+                        )
+                    consuming.arrived.wait(left)
+            finally:
+                consuming.flushing -= 1
+        self._raise_error()
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Flushes acknowledgements and ends the session; what was not acknowledged goes back to the queue.
+
+        Raises:
+            MqError: as `flush`; the consumer is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush(timeout)
+        finally:
+            self._consuming.end()
+            if self._owns_connection:
+                self._connection.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _acknowledge_messages(self, messages: list[Message]) -> None:
+        offsets: dict[tuple[Session, int], list[int]] = {}
+        for message in messages:
+            if not isinstance(message, Message):
+                raise InvalidRequest(f"acknowledge takes messages and record batches of this consumer, not {type(message).__name__}")
+            delivery = message._delivery
+            offsets.setdefault((delivery.session, delivery.partition), []).append(delivery.list("offset")[message._row])
+        self._gather({key: np.array(values, np.int64) for key, values in offsets.items()})
+
+    def _acknowledge_rows(self, rows: pa.RecordBatch | pa.Table) -> None:
+        token = (rows.schema.metadata or {}).get(_SESSION_KEY)
+        if token is None or any(name not in rows.schema.names for name in _IDENTITY_COLUMNS):
+            raise InvalidRequest(
+                "this record batch does not say which rows it stands for: acknowledge one that batches() gave, or a part of it that keeps "
+                "the columns partition and offset and the schema's metadata"
+            )
+        if not rows.num_rows:
+            return
+        session = self._consuming.session
+        if token != session.token:
+            session = Session(token)
+            session.ended = "their session is over"
+        partitions = rows.column("partition").to_numpy()
+        offsets = rows.column("offset").to_numpy()
+        if (partitions == partitions[0]).all():
+            self._gather({(session, int(partitions[0])): offsets})
+        else:
+            present = np.flatnonzero(np.bincount(partitions))
+            self._gather({(session, int(partition)): offsets[partitions == partition] for partition in present})
+
+    def _gather(self, rows: dict[tuple[Session, int], Offsets]) -> None:
+        consuming = self._consuming
+        with self._lock:
+            for session, _ in rows:
+                consuming.check_session(session)
+            for (session, partition), offsets in rows.items():
+                ranges = Ranges.of(offsets)
+                consuming.acknowledge(session, partition, ranges)
+                consuming.outstanding.acknowledged(partition, ranges)
+
+    def _raise_error(self) -> None:
+        with self._lock:
+            told, self._consuming.errors = self._consuming.errors, []
+        if told:
+            error: MqError = told[0]
+            if len(told) > 1:
+                error.add_note(f"{len(told)} acknowledgements on queue {self.queue!r} failed; this is the first")
+            raise error
+
+
+def _as_batch(taken: list[tuple[Delivery, int, int]], schema: pa.Schema) -> pa.RecordBatch:
+    parts = []
+    for delivery, first, count in taken:
+        rows = delivery.record_batch(schema)
+        parts.append(rows if count == delivery.rows else rows.slice(first, count))
+    if len(parts) == 1:
+        return parts[0]
+    return pa.Table.from_batches(parts, schema).combine_chunks().to_batches()[0]

@@ -1,0 +1,314 @@
+"""The Consume stream of a consumer: credit and acknowledgements out, deliveries and confirmations in.
+
+Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`). The application waits on
+`arrived`. Credit beyond the first grant says exactly how many rows the application has been handed (semantics.md A.1): the broker
+charges those, and no others, with a failed attempt when the session ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+from mq_wire import errors, framing
+from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, SessionClosed, StorageFailed
+from mq_wire.v1 import consume_pb2
+from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
+from pyspark_mq.message import Delivery, Session
+from pyspark_mq.outstanding import Outstanding, Ranges
+
+#: Acknowledgements and credit are gathered so long, unless there is enough of them before.
+_LINGER_S: Final = 0.005
+_GATHERED_MAX: Final = 1000
+#: Acknowledgements on the wire at a time; the broker reads no further where more are unanswered.
+_UNCONFIRMED_MAX: Final = 64
+#: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is read from the broker.
+_BUFFER_BYTES_MAX: Final = 64 << 20
+_UNLIMITED_BYTES: Final = 1 << 62
+_LAST_WORDS_S: Final = 1.0
+_NEVER: Final = float("inf")
+
+
+class Consuming:
+    """What a consumer and its threads share. Everything is guarded by `lock`, unless it says otherwise.
+
+    Attributes:
+        arrived: for the application, which waits for deliveries and confirmations.
+        work: for those who put requests on the stream.
+        buffered: deliveries that the application has not begun.
+        current: the one that it is in the middle of.
+        errors: of acknowledgements, not told yet.
+        broken: why nothing can be received any more.
+    """
+
+    def __init__(self, connection: Connection, queue: str, prefetch: int, max_unacknowledged: int) -> None:
+        self.lock = threading.Lock()
+        self.arrived = threading.Condition(self.lock)
+        self.work = threading.Condition(self.lock)
+        self.buffered: deque[Delivery] = deque()
+        self.current: Delivery | None = None
+        self.outstanding = Outstanding()
+        self.session = Session(b"")
+        self.session.ended = "it has not begun"
+        self.errors: list[MqError] = []
+        self.broken: MqError | None = None
+        self.flushing = 0  # callers who wait for confirmations
+        self.prefetch = prefetch
+        self._connection, self._queue, self._max_unacknowledged = connection, queue, max_unacknowledged
+        self._prefix = uuid.uuid4().bytes
+        self._sessions = 0
+        self._serial = 0
+        self._finished_rows = self._granted = self._reported = self._confirmed_rows = 0
+        self._buffer_bytes = 0
+        self._gathered: dict[int, list[Ranges]] = {}
+        self._gathered_count = 0
+        self._unconfirmed: dict[int, int] = {}  # request id -> rows
+        self._request_id = 0
+        self._due = _NEVER
+        self._ended = False
+        self._call: Stream | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- with the lock, for the consumer ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Opens the stream, once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"mq-consumer-{self._queue}", daemon=True)
+            self._thread.start()
+
+    def start_delivery(self) -> Delivery | None:
+        """Makes the next buffered delivery the current one; None where there is none."""
+        if not self.buffered:
+            return None
+        delivery = self.current = self.buffered.popleft()
+        self.outstanding.hand_over(delivery.serial, delivery.partition, delivery.offsets)
+        return delivery
+
+    def finish_delivery(self, delivery: Delivery) -> None:
+        """The application has all rows of the current delivery."""
+        self.current = None
+        self._finished_rows += delivery.rows
+        self._buffer_bytes -= delivery.size
+        if self._buffer_bytes + delivery.size > _BUFFER_BYTES_MAX:
+            self.work.notify_all()  # the reader waits there, too
+        self.handed()
+
+    def handed(self) -> None:
+        """Rows were handed over: sees to it that they are reported, at once where half of the prefetch is due."""
+        if self._due != _NEVER and 2 * self._unreported < self.prefetch:
+            return
+        self._due = 0.0 if 2 * self._unreported >= self.prefetch else time.monotonic() + _LINGER_S
+        self.work.notify_all()
+
+    def acknowledge(self, session: Session, partition: int, ranges: Ranges) -> None:
+        """Gathers acknowledgements to be sent."""
+        self.check_session(session)
+        self._gathered.setdefault(partition, []).append(ranges)
+        self._gathered_count += 1
+        if self._gathered_count == 1 or self._gathered_count == _GATHERED_MAX:
+            self._due = min(self._due, time.monotonic() + _LINGER_S) if self._gathered_count == 1 else 0.0
+            self.work.notify_all()
+
+    def check_session(self, session: Session) -> None:
+        """Refuses what was delivered in another session than the present one.
+
+        Raises:
+            SessionClosed: with the reason.
+        """
+        if session is not self.session or session.ended:
+            raise SessionClosed(
+                f"these messages of queue {self._queue!r} can no longer be acknowledged: {session.ended or 'their session is over'}; "
+                "they will be delivered again"
+            )
+
+    def flush_now(self) -> None:
+        """Lets what was gathered leave at once."""
+        self._due = 0.0
+        self.work.notify_all()
+
+    @property
+    def is_unscheduled(self) -> bool:
+        """Whether nothing is going to be sent: then rows that are handed over must ask for it."""
+        return self._due == _NEVER
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether acknowledgements are gathered or on their way."""
+        return bool(self._gathered or self._unconfirmed)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the broker holds back because too much is unacknowledged."""
+        return self._granted >= self._confirmed_rows + self._max_unacknowledged and self._reported + self.prefetch > self._granted
+
+    @property
+    def _unreported(self) -> int:
+        current = self.current
+        return self._finished_rows + (current.next_row if current is not None else 0) - self._reported
+
+    def _take_request(self, *, last: bool) -> consume_pb2.ConsumeRequest | None:
+        """Returns credit and acknowledgements that are due, as one request."""
+        request = consume_pb2.ConsumeRequest()
+        credit = self._unreported
+        if not last:
+            credit = max(0, min(credit, self._confirmed_rows + self._max_unacknowledged - self._granted))
+        if credit:
+            request.credit.rows = credit
+            self._reported += credit
+            self._granted += credit
+        if self._gathered and (last or len(self._unconfirmed) < _UNCONFIRMED_MAX):
+            self._request_id += 1
+            request.acknowledge.request_id = self._request_id
+            rows = 0
+            for partition, parts in self._gathered.items():
+                ranges = Ranges.union(parts)
+                rows += ranges.rows
+                request.acknowledge.partitions.add(partition=partition, ranges=ranges.to_bytes())
+            self._unconfirmed[self._request_id] = rows
+            self._gathered, self._gathered_count = {}, 0
+        return request if credit or request.HasField("acknowledge") else None
+
+    def _drop_session(self, why: str) -> None:
+        """The stream is gone: what it delivered goes to somebody else."""
+        lost = sum(self._unconfirmed.values()) + sum(ranges.rows for parts in self._gathered.values() for ranges in parts)
+        if lost and not self._ended:
+            self._fail(
+                SessionClosed(f"{lost} acknowledged rows of queue {self._queue!r} may be delivered again: {why} before that was confirmed")
+            )
+        self.session.ended = why
+        self.buffered.clear()
+        self.current = None
+        self.outstanding = Outstanding()
+        self._gathered, self._gathered_count, self._unconfirmed = {}, 0, {}
+        self._finished_rows = self._granted = self._reported = self._confirmed_rows = self._buffer_bytes = 0
+        self._due = _NEVER
+        self.arrived.notify_all()
+        self.work.notify_all()
+
+    def _fail(self, error: MqError) -> None:
+        self.errors.append(error)
+        self._connection.report(error)
+
+    # -- without the lock ------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Ends the stream; what was handed over and not acknowledged counts as a failed delivery."""
+        with self.lock:
+            self._ended = True
+            self.broken = self.broken or ClientClosed(f"the consumer of queue {self._queue!r} is closed: make a new one")
+            self.work.notify_all()
+            self.arrived.notify_all()
+            thread, call = self._thread, self._call
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LAST_WORDS_S)
+            if thread.is_alive() and call is not None:
+                call.cancel()
+        with self.lock:
+            self._drop_session("the consumer was closed")
+
+    def _run(self) -> None:
+        pause = BACKOFF_FIRST_S
+        while True:
+            endpoint = self._connection.endpoint
+            error, opened = self._session_once()
+            if self._ended:
+                return
+            if error is not None and not isinstance(error, BrokerUnavailable | Busy | StorageFailed):
+                with self.lock:
+                    self.broken = error
+                    self.arrived.notify_all()
+                return
+            self._connection.interrupted(endpoint)
+            pause = BACKOFF_FIRST_S if opened else min(2 * pause, BACKOFF_LAST_S)
+            with self.lock:
+                if self.work.wait_for(lambda: self._ended, pause):
+                    return
+
+    def _session_once(self) -> tuple[MqError | None, bool]:
+        """Runs one session to its end. Returns why it ended, and whether the broker had opened it."""
+        error: MqError | None = None
+        with self.lock:
+            self._sessions += 1
+            session = Session(self._prefix + self._sessions.to_bytes(4, "big"))
+            self._serial = 0
+        try:
+            self._connection.hello()
+            call = self._connection.stream("Consume", self._requests(session))
+            self._call = call
+            for message in call:
+                self._take_in(session, message)
+        except grpc.RpcError as failure:
+            error = self._connection.error_of(failure, f"receiving from queue {self._queue!r}")
+        except MqError as failure:
+            error = failure
+        with self.lock:
+            self._call = None
+            session.ended = f"the connection to the broker at {self._connection.endpoint} was interrupted"
+            opened = session is self.session
+            if opened:
+                self._drop_session(session.ended)
+            self.work.notify_all()
+        return error, opened
+
+    def _take_in(self, session: Session, message: bytes) -> None:
+        header_bytes, records = framing.split(message)
+        header = consume_pb2.ConsumeHeader.FromString(bytes(header_bytes))
+        if header.HasField("delivery"):
+            if not header.delivery.rows:
+                return
+            self._serial += 1
+            delivery = Delivery(header.delivery, records, self._queue, session, self._serial)
+            with self.lock:
+                self.buffered.append(delivery)
+                self._buffer_bytes += delivery.size
+                self.arrived.notify_all()
+                while self._buffer_bytes > _BUFFER_BYTES_MAX and len(self.buffered) > 1 and not self.flushing and not self._ended:
+                    self.work.wait()
+        elif header.HasField("acknowledged"):
+            with self.lock:
+                self._unconfirmed.pop(header.acknowledged.request_id, None)
+                self._confirmed_rows += header.acknowledged.rows
+                if header.HasField("error"):
+                    self._fail(errors.from_code(header.error.code, header.error.message))
+                if self._unreported or self._gathered:
+                    self.handed()
+                self.arrived.notify_all()
+        elif header.HasField("opened"):
+            with self.lock:
+                self.session = session
+
+    def _requests(self, session: Session) -> Iterator[consume_pb2.ConsumeRequest]:
+        """The sending side of one session."""
+        with self.lock:
+            self._granted = min(self.prefetch, self._max_unacknowledged)
+            credit = consume_pb2.Credit(rows=self._granted, bytes=_UNLIMITED_BYTES)
+        # Deliveries of half a prefetch: one is worked on while the other is on its way.
+        rows_max = max(1, self.prefetch // 2)
+        yield consume_pb2.ConsumeRequest(
+            open=consume_pb2.OpenConsumer(destination=self._queue, credit=credit, batch_rows_max=rows_max, create=True)
+        )
+        while True:
+            with self.lock:
+                while True:
+                    if session.ended:
+                        return
+                    is_last = self._ended
+                    now = time.monotonic()
+                    request = None
+                    if is_last or self._due <= now:
+                        self._due = _NEVER
+                        request = self._take_request(last=is_last)
+                    if request is not None or is_last:
+                        break
+                    self.work.wait(None if self._due == _NEVER else self._due - now)
+            if request is not None:
+                yield request
+            if is_last:
+                return
