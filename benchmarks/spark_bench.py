@@ -45,7 +45,7 @@ def session(kafka: Kafka | None, folder: pathlib.Path) -> Iterator[SparkSession]
         .config("spark.local.dir", str(folder / "spark-local"))
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("OFF")  # stopping a query in mid-batch is loud
     spark.dataSource.register(NullSource)
     try:
         yield spark
