@@ -7,9 +7,9 @@ import random
 import pytest
 
 from mq_broker.journal.journal import Journal
-from mq_broker.journal.recovery import JournalPosition
+from mq_broker.journal.recovery import JournalPosition, Turn
 from mq_broker.journal.settings import TINY
-from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at, fail_at
+from mq_broker.testing.memory_disk import Crash, MemoryDisk, MemoryFile, crash_at, fail_at
 from mq_wire.errors import JournalDamaged, StorageFailed
 from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, write
 
@@ -105,19 +105,40 @@ def test_a_crash_during_creation_leaves_nothing_or_all(step: int, rng: random.Ra
     assert recovered == [(2, [(b"x", None)])]
 
 
+def live_on(life: Life, rng: random.Random) -> None:
+    """One process more: it recovers and works until the power fails, or until a sync fails, with or without the power failing then."""
+    power = rng.random() < 0.5
+    before, in_flight = life.disk, life.in_flight
+    before.hook = crash_at(before.steps + rng.randint(1, 60)) if power else fail_at("sync", rng.randint(1, 12))
+    try:
+        journal = life.check()
+        in_flight = None
+        life.work(journal, 200)
+    except (Crash, StorageFailed):
+        if in_flight is not None:  # recovery did not end: still open whether that turn is there
+            life.in_flight = in_flight
+    life.disk = before.crash(rng) if power or rng.random() < 0.5 else before.reopen()
+
+
 def test_many_lives(rng: random.Random) -> None:
     life = prepared(rng)
-    for _ in range(60):
-        life.disk.hook = crash_at(life.disk.steps + rng.randint(1, 60))
-        before, in_flight = life.disk, life.in_flight
-        try:
-            journal = life.check()
-            in_flight = None
-            life.work(journal, 200)
-        except Crash:
-            if in_flight is not None:  # not even recovered
-                life.in_flight = in_flight
-        life.disk = before.crash(rng)
+    for _ in range(100):
+        live_on(life, rng)
+
+
+def test_many_lives_find_a_recovery_that_does_not_sync(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: the last turn must be synced *before* the next generation opens behind it."""
+    settle = Journal._settle
+
+    def settle_without_sync(journal: Journal, last: Turn | None) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryFile, "sync", lambda file: None)
+            settle(journal, last)
+
+    monkeypatch.setattr(Journal, "_settle", settle_without_sync)
+    with pytest.raises((AssertionError, JournalDamaged)):
+        for _ in range(50):
+            test_many_lives(rng)
 
 
 def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: random.Random) -> None:

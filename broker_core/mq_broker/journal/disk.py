@@ -40,6 +40,9 @@ class DiskFile(Protocol):
     def read_at(self, position: int, size: int) -> bytes:
         """Returns up to `size` bytes from `position` on; fewer only at the end of the file."""
 
+    def allocate(self, size: int) -> None:
+        """Gives an empty file this size in bytes, of zeros; raises OSError (ENOSPC) where the room can be told in advance."""
+
     def map(self) -> memoryview:
         """Returns the whole file as read-only shared memory, which shows later writes too and outlives `close`."""
 
@@ -118,6 +121,12 @@ class RealFile:
             position += len(chunk)
             size -= len(chunk)
         return b"".join(chunks)
+
+    def allocate(self, size: int) -> None:
+        if sys.platform == "darwin":
+            os.ftruncate(self._descriptor, size)
+        else:
+            os.posix_fallocate(self._descriptor, 0, size)
 
     def map(self) -> memoryview:
         return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))

@@ -16,8 +16,8 @@ from mq_broker.journal.settings import JournalSettings
 from mq_wire.errors import StorageFailed
 
 _CHUNK: Final = bytes(1 << 20)
-#: Synced in steps while a file is filled: one sync of it all would hold up the turns of that moment.
-_SYNC_BYTES: Final = 8 << 20
+#: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that moment.
+_STEP_CHUNKS: Final = 8
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -168,13 +168,16 @@ class SegmentPool:
         file = self._disk.create(name)
         try:
             size = self._settings.segment_bytes
-            for position in range(0, size, len(_CHUNK)):
+            # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then zeros: into blocks that were
+            # never written, the sync of a turn is slower.
+            file.allocate(size)
+            step = _STEP_CHUNKS * len(_CHUNK)
+            for position in range(0, size, step):
                 if self._closed:
                     return False
-                file.write_at([memoryview(_CHUNK)[: size - position]], position)
-                if (position + len(_CHUNK)) % _SYNC_BYTES == 0:
-                    file.sync()
-            file.sync()
+                whole, rest = divmod(min(step, size - position), len(_CHUNK))
+                file.write_at([_CHUNK] * whole + [_CHUNK[:rest]], position)
+                file.sync()
         finally:
             file.close()
         return True

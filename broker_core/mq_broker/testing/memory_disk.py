@@ -26,6 +26,15 @@ class _Content:
         self.durable = b""
         self.versions: dict[int, list[bytes]] = {}
 
+    def flush(self, sector_bytes: int) -> None:
+        """Brings dirty sectors to the medium, and only those: what counts as clean after a failed sync is never written again."""
+        medium = bytearray(self.durable.ljust(len(self.live), b"\0"))
+        for sector, versions in self.versions.items():
+            start = sector * sector_bytes
+            medium[start : start + len(versions[-1])] = versions[-1]
+        self.durable = bytes(medium)
+        self.versions.clear()
+
 
 class MemoryDisk:
     """A `Disk` in memory.
@@ -36,9 +45,9 @@ class MemoryDisk:
         rng: decides what a failing sync leaves on the medium.
 
     Attributes:
-        hook: called before every step that changes the disk with its name (create, write, sync, rename, remove, sync_directory), the file's
-            name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *sync* is as mean as
-            Linux: what was written may be on the medium or not, and counts as clean from then on.
+        hook: called at every step that changes the disk with its name (create, allocate, write, sync, rename, remove, sync_directory), the
+            file's name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *sync* is as mean
+            as Linux: what was written may be on the medium or not, and counts as clean from then on.
         steps: how many steps there were.
         syncs: how many of them were file syncs.
     """
@@ -201,6 +210,12 @@ class MemoryFile:
     def read_at(self, position: int, size: int) -> bytes:
         return bytes(self._content.live[position : position + size])
 
+    def allocate(self, size: int) -> None:
+        if size > self._disk.free_bytes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._content.live.extend(bytes(size - len(self._content.live)))
+        self._disk._step("allocate", self._disk._name_of(self._content))
+
     def map(self) -> memoryview:
         return memoryview(self._content.live).toreadonly()
 
@@ -213,8 +228,7 @@ class MemoryFile:
             content.versions.clear()
             raise
         self._disk.syncs += 1
-        content.durable = bytes(content.live)
-        content.versions.clear()
+        content.flush(self._disk.sector_bytes)
 
     def size(self) -> int:
         return len(self._content.live)

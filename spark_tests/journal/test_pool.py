@@ -1,0 +1,72 @@
+"""The pool of empty segments."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from mq_broker.journal.disk import RealDisk
+from mq_broker.journal.pool import SegmentPool, pool_name
+from mq_broker.journal.settings import TINY, JournalSettings
+from mq_broker.testing.memory_disk import MemoryDisk
+from spark_tests.support.waiting import wait_until
+
+
+def test_files_of_an_earlier_process_are_taken_over() -> None:
+    disk = MemoryDisk()
+    for number, size in enumerate([TINY.segment_bytes, TINY.segment_bytes - 4096, *[TINY.segment_bytes] * 6]):
+        disk.create(pool_name(number)).allocate(size)
+    disk.create("pool-0000000099.new").allocate(TINY.segment_bytes)
+    disk.create("segment-0000000001.mqj")
+    pool = SegmentPool(disk, TINY)
+    pool.start()
+    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4)), "segment-0000000001.mqj"]
+    assert len(pool) == 4
+    assert pool.take()[0] == pool_name(0)
+
+
+def test_a_recycled_file_gets_a_name_that_is_not_taken() -> None:
+    disk = MemoryDisk()
+    pool = SegmentPool(disk, TINY)
+    pool.start()
+    assert pool.ensure(2)
+    for number in range(4):
+        disk.create(f"used {number}").allocate(TINY.segment_bytes)
+        pool.give(f"used {number}", TINY.segment_bytes)
+    assert len(pool) == 4, "twice as many as are kept ready"
+    assert disk.list_names() == [pool_name(number) for number in range(4)]
+
+
+def test_a_recycled_file_of_another_size_is_removed() -> None:
+    disk = MemoryDisk()
+    pool = SegmentPool(disk, TINY)
+    pool.start()
+    disk.create("used").allocate(4096)
+    pool.give("used", 4096)
+    assert disk.list_names() == []
+
+
+def test_the_background_thread_keeps_ahead(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    settings = JournalSettings(segment_bytes=9 << 20, pool_segments=2)
+    pool = SegmentPool(disk, settings)
+    pool.start()
+    for _ in range(4):
+        wait_until(lambda: len(pool) == 2, message="two files ready")
+        name, file = pool.take()
+        assert file.size() == 9 << 20
+        assert not any(file.map()[:: 1 << 12])
+        file.close()
+        disk.remove(name)
+    pool.close()
+    assert pool._filler is not None
+    assert not pool._filler.is_alive()
+
+
+def test_closing_does_not_wait_for_a_whole_file(tmp_path: Path) -> None:
+    pool = SegmentPool(RealDisk(tmp_path), JournalSettings(segment_bytes=1 << 30))
+    pool.start()
+    pool.close()
+    pool = SegmentPool(RealDisk(tmp_path), dataclasses.replace(TINY))
+    pool.start()
+    assert RealDisk(tmp_path).list_names() == []
