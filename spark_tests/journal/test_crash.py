@@ -120,10 +120,14 @@ def live_on(life: Life, rng: random.Random) -> None:
     life.disk = before.crash(rng) if power or rng.random() < 0.5 else before.reopen()
 
 
+def live_long(life: Life, rng: random.Random, processes: int) -> None:
+    for _ in range(processes):
+        live_on(life, rng)
+
+
 def test_many_lives(rng: random.Random) -> None:
     life = prepared(rng)
-    for _ in range(100):
-        live_on(life, rng)
+    live_long(life, rng, 100)
 
 
 def test_many_lives_find_a_recovery_that_does_not_sync(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +140,9 @@ def test_many_lives_find_a_recovery_that_does_not_sync(rng: random.Random, monke
             settle(journal, last)
 
     monkeypatch.setattr(Journal, "_settle", settle_without_sync)
+    life = prepared(rng)
     with pytest.raises((AssertionError, JournalDamaged)):
-        for _ in range(50):
-            test_many_lives(rng)
+        live_long(life, rng, 5000)
 
 
 def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: random.Random) -> None:

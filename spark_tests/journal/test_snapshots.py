@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -25,6 +26,24 @@ def loaded(store: SnapshotStore) -> tuple[JournalPosition, dict[str, bytes]] | N
 
 def packs(disk: MemoryDisk) -> list[str]:
     return [name for name in disk.list_names() if name.startswith("pack-")]
+
+
+GOLDEN = {name: Path(__file__).with_name(f"golden_v1_{name}.bin") for name in ("pack", "manifest")}
+FILES = {"pack": "pack-0000000001.mqk", "manifest": "manifest-0000000001.mqm"}
+
+
+def test_version_1_is_written_as_ever() -> None:
+    disk = MemoryDisk()
+    SnapshotStore(disk, UUID_1).write(at(7), [("queue/orders", bytes(range(100))), ("größe", b"")])
+    for name, golden in GOLDEN.items():
+        assert disk.open(FILES[name]).read_at(0, 1 << 20) == golden.read_bytes(), name
+
+
+def test_version_1_is_read_for_ever() -> None:
+    disk = MemoryDisk()
+    for name, golden in GOLDEN.items():
+        disk.create(FILES[name]).write_at([golden.read_bytes()], 0)
+    assert loaded(SnapshotStore(disk, UUID_1)) == (at(7), {"queue/orders": bytes(range(100)), "größe": b""})
 
 
 def test_nothing_was_ever_written() -> None:
