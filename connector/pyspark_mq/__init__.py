@@ -32,6 +32,15 @@ _MODULE_OF: Final = {
     "Receipt": "pyspark_mq.receipts",
 }
 
+#: What to install where an import is missing.
+_DISTRIBUTION_OF: Final = {
+    "grpc": "grpcio",
+    "google": "protobuf",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow",
+    "pyspark": "'pyspark-mq[spark]'",
+}
+
 __all__ = ["BatchReceipt", "Connection", "Consumer", "DefaultSource", "Message", "Producer", "Receipt", "errors"]
 
 
@@ -41,7 +50,15 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _DISTRIBUTION_OF:
+            raise
+        raise ModuleNotFoundError(
+            f"pyspark_mq.{name} needs the package {missing!r}: pip install {_DISTRIBUTION_OF[missing]}", name=error.name
+        ) from error
 
 
 def __dir__() -> list[str]:
