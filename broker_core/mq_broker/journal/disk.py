@@ -9,7 +9,7 @@ What the journal relies on, and nothing more:
 `RealDisk` is the operating system; `mq_broker.testing.memory_disk.MemoryDisk` is its twin for tests.
 """
 
-# ruff: noqa: D102  (methods are described once, at the protocols)
+
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes everything else away in a crash."""
 
-# ruff: noqa: D102  (methods are described at the protocols in mq_broker.journal.disk)
+
 
 from __future__ import annotations
 
