@@ -28,3 +28,5 @@ RESERVED_HEADER_PREFIX: Final = "mq."
 assert RECORDS_ROWS_MAX * 8 + (1 << 20) < HEADER_BYTES_MAX
 # Rows of one batch must be countable in Arrow's 32-bit offsets many times over.
 assert RECORDS_BYTES_MAX < 2**31 // 64
+#: Batches that the duplicate audit remembers per producer and partition; a client keeps fewer than that unanswered.
+AUDIT_RANGES: Final = 256

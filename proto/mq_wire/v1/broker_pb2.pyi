@@ -1,4 +1,3 @@
-from mq_wire.v1 import common_pb2 as _common_pb2
 from mq_wire.v1 import produce_pb2 as _produce_pb2
 from mq_wire.v1 import consume_pb2 as _consume_pb2
 from mq_wire.v1 import subscribe_pb2 as _subscribe_pb2

@@ -1,0 +1,162 @@
+"""Destinations, producers' names and what operators ask."""
+
+from __future__ import annotations
+
+from mq_broker.core.audit import named
+from mq_broker.core.destination import Destination
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.state import State
+from mq_wire.errors import DestinationExists, LimitExceeded, UnknownDestination
+from mq_wire.limits import PARTITIONS_MAX, PRIORITIES
+from mq_wire.names import check_client_name, check_destination
+from mq_wire.v1 import admin_pb2 as admin
+from mq_wire.v1 import produce_pb2 as produce
+
+
+def find_or_create(ledger: Ledger, name: str, create: bool) -> Destination:
+    """Returns the destination, created on first use where both the caller and the configuration want it.
+
+    Raises:
+        InvalidName, UnknownDestination, LimitExceeded.
+    """
+    found = ledger.state.by_name.get(name)
+    if found is not None:
+        return found
+    check_destination(name)
+    if not create:
+        return ledger.state.destination(name)
+    if not ledger.state.settings.auto_create:
+        raise UnknownDestination(
+            f"there is no destination {name!r}, and this broker creates none on first use: create it with `mq create {name}`, "
+            "or set auto_create_destinations = true"
+        )
+    return _create(ledger, name, ledger.state.settings.default_partitions)
+
+
+def _create(ledger: Ledger, name: str, partitions: int) -> Destination:
+    state = ledger.state
+    if len(state.by_name) >= state.settings.destinations_max:
+        raise LimitExceeded(
+            f"destination {name!r} would be one more than destinations_max = {state.settings.destinations_max}: delete some or raise the limit"
+        )
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise LimitExceeded(f"destination {name!r} cannot have {partitions} partitions: choose 1 to {PARTITIONS_MAX}")
+    ledger.record(
+        destination_created={
+            "destination": state.next_destination,
+            "name": name,
+            "destination_id": ledger.new_id(),
+            "partitions": partitions,
+        }
+    )
+    return state.by_name[name]
+
+
+def describe(ledger: Ledger, request: admin.DescribeDestinationRequest) -> admin.Destination:
+    return _described(find_or_create(ledger, request.name, request.create))
+
+
+def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Destination:
+    check_destination(request.name)
+    found = ledger.state.by_name.get(request.name)
+    if found is None:
+        return _described(_create(ledger, request.name, request.partitions or ledger.state.settings.default_partitions))
+    if request.partitions and request.partitions != len(found.partitions):
+        raise DestinationExists(
+            f"destination {request.name!r} exists with {len(found.partitions)} partitions, not {request.partitions}: use another name, or delete it first"
+        )
+    return _described(found)
+
+
+def _described(destination: Destination) -> admin.Destination:
+    return admin.Destination(
+        name=destination.name,
+        destination_id=destination.destination_id,
+        partitions=[admin.Partition(partition=i, end_offset=p.log.next_offset) for i, p in enumerate(destination.partitions)],
+    )
+
+
+def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.DeleteDestinationResponse:
+    destination = ledger.state.destination(request.name)
+    for session in destination.sessions.values():
+        # Its rows are gone; what it acknowledges from now on is refused.
+        session.held.clear()
+        session.held_rows = 0
+        session.credit_rows = 0
+    ledger.record(destination_deleted={"destination": destination.number})
+    return admin.DeleteDestinationResponse()
+
+
+def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produce.OpenProducerResponse:
+    producer = named(check_client_name(request.name, "producer"))
+    epoch = ledger.state.producers.get(producer, 0) + 1
+    ledger.record(producer_opened={"producer_id": producer, "epoch": epoch})
+    response = produce.OpenProducerResponse(producer_id=producer, epoch=epoch)
+    destination = ledger.state.by_name.get(request.destination)
+    for number, partition in enumerate(destination.partitions if destination is not None else ()):
+        mark = partition.audit.marks.get(producer)
+        if mark is not None and mark.rows:
+            response.marks.add(partition=number, rows=mark.rows, last_offset=mark.last_offset)
+    return response
+
+
+def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) -> admin.ListDestinationsResponse:
+    names = sorted(name for name in ledger.state.by_name if name.startswith(request.prefix))
+    return admin.ListDestinationsResponse(destinations=[destination_stats(ledger.state, ledger.state.by_name[n], ledger.now_us) for n in names])
+
+
+def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
+    state = ledger.state
+    totals = state.totals
+    broker = admin.BrokerStats(
+        published_rows=totals.published,
+        delivered_rows=totals.delivered,
+        acknowledged_rows=totals.acknowledged,
+        duplicate_rows=totals.duplicates,
+        destinations=len(state.by_name),
+        sessions=len(state.sessions),
+        runs=len(state.held_runs),
+        staged_rows=sum(held.rows for held in state.staged.values()),
+    )
+    if not request.destination:
+        return admin.StatsResponse(broker=broker)
+    destination = state.destination(request.destination)
+    return admin.StatsResponse(broker=broker, destination=destination_stats(state, destination, ledger.now_us))
+
+
+def destination_stats(state: State, destination: Destination, now_us: int) -> admin.DestinationStats:
+    """Returns what operators and `StreamingQueryProgress` see of a queue."""
+    ready, assigned = destination.ready_rows(), destination.assigned_rows()
+    oldest = destination.oldest_time_us() if ready + assigned else None
+    return admin.DestinationStats(
+        name=destination.name,
+        destination_id=destination.destination_id,
+        partitions=len(destination.partitions),
+        depth_rows=ready + assigned,
+        ready_rows=ready,
+        assigned_rows=assigned,
+        ready_bytes=ready_bytes(destination),
+        ready_by_priority=[sum(p.ready.counts[priority] for p in destination.partitions) for priority in range(PRIORITIES)],
+        oldest_age_ms=max(now_us - oldest, 0) // 1000 if oldest is not None else 0,
+        duplicate_rows=sum(p.duplicates for p in destination.partitions),
+        enqueued_rows=destination.enqueued,
+        staged_rows=sum(
+            frame.entry.records.rows
+            for held in state.staged.values()
+            for frame in held.frames
+            if frame.entry.destination == destination.number
+        ),
+        consumers=len(destination.consumers) + len(destination.sessions),
+    )
+
+
+def ready_bytes(destination: Destination) -> int:
+    """Returns the estimated bytes of the ready rows, from the mean row size of each partition's frames."""
+    total = 0
+    for partition in destination.partitions:
+        frames = partition.log.index().frames
+        if partition.ready.rows and len(frames):
+            total += int(partition.ready.rows * float(frames["size"].sum()) / max(int(frames["span"].sum()), 1))
+    return total
+
+

@@ -1,0 +1,306 @@
+"""What each journal entry does to the state, live and at recovery alike. Nothing is decided here, and nothing refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from mq_broker.core.audit import SKIPPED, Range
+from mq_broker.core.consumer import Consumer, Plan, end_of
+from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.log import Place
+from mq_broker.core.selection import Selection
+from mq_broker.core.staged import Marker, StagedFrame, StagedSet
+from mq_broker.core.state import State
+from mq_wire import envelope
+from mq_wire.limits import PRIORITY_DEFAULT
+from mq_wire.store.v1 import store_pb2 as store
+
+#: Chunk of the offsets that one snapshot part covers.
+CHUNK_BITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The records that came with an entry: where they lie, and the priorities of their rows."""
+
+    place: Place
+    priorities: int | np.ndarray
+
+
+def priorities_of(records: store.Records, body: pa.Buffer) -> int | np.ndarray:
+    """Returns the priority of the rows: one number, or one int8 a row as the priority column in `body` says."""
+    if records.priority_plus_one:
+        return records.priority_plus_one - 1
+    if not records.columns & envelope.PRIORITY:
+        return PRIORITY_DEFAULT
+    column: np.ndarray = envelope.decode_trusted(body, records.columns).column("priority").to_numpy(zero_copy_only=False)
+    return column
+
+
+def apply(state: State, entry: store.Entry, body: Body | None) -> None:
+    """Changes `state` as `entry` says. `body` belongs to entries with records."""
+    kind = entry.WhichOneof("what")
+    if kind is None:
+        raise AssertionError("an entry of a newer version cannot be applied: recovery must have refused it")
+    _APPLY[kind](state, getattr(entry, kind), entry.time_us, body)
+
+
+def _partition(state: State, destination: int, partition: int) -> tuple[Destination, Partition]:
+    found = state.by_number[destination]
+    return found, found.partitions[partition]
+
+
+def _touch(state: State, destination: int, partition: int, start: int, stop: int) -> None:
+    state.dirty.add(("log", destination, partition))
+    for chunk in range(start >> CHUNK_BITS, ((stop - 1) >> CHUNK_BITS) + 1):
+        state.dirty.add(("rows", destination, partition, chunk))
+
+
+def _touch_rows(state: State, destination: int, partition: int, selection: Selection) -> None:
+    if selection.rows:
+        _touch(state, destination, partition, *selection.span())
+
+
+def _destination_created(state: State, what: store.DestinationCreated, time_us: int, body: Body | None) -> None:
+    partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(what.partitions)]
+    destination = Destination(what.destination, what.name, what.destination_id, partitions)
+    state.by_name[what.name] = state.by_number[what.destination] = destination
+    state.next_destination = what.destination + 1
+    state.dirty.add(("broker",))
+    state.dirty.update(("log", what.destination, partition) for partition in range(what.partitions))
+
+
+def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:
+    destination = state.by_number.pop(what.destination)
+    del state.by_name[destination.name]
+    for token, held in list(state.staged.items()):
+        if any(frame.entry.destination == what.destination for frame in held.frames):
+            del state.staged[token]
+            state.dirty.add(("staged", token))
+    state.dirty.add(("broker",))
+    state.dirty.add(("gone", what.destination))
+
+
+def _producer_opened(state: State, what: store.ProducerOpened, time_us: int, body: Body | None) -> None:
+    state.producers[what.producer_id] = what.epoch
+    state.dirty.add(("broker",))
+
+
+def _published(state: State, what: store.Published, time_us: int, body: Body | None) -> None:
+    assert body is not None
+    destination, partition = _partition(state, what.destination, what.partition)
+    records = what.records
+    priority = body.priorities if isinstance(body.priorities, int) else -1
+    base = partition.log.append(records.rows, records.columns, body.place, priority, what.producer_id, what.first_sequence, time_us)
+    assert base == what.base_offset, (destination.name, what.partition, base, what.base_offset)
+    partition.ready.add_rows(base, body.priorities, records.rows)
+    partition.audit.record(what.producer_id, what.epoch, Range(what.first_sequence, records.rows, what.records_crc, base, time_us))
+    _touch(state, what.destination, what.partition, base, base + records.rows)
+    state.stirred.add(destination.name)
+
+
+def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
+    _, partition = _partition(state, what.destination, what.partition)
+    partition.audit.record(what.producer_id, what.epoch, Range(what.first_sequence, what.rows, 0, SKIPPED, time_us))
+    state.dirty.add(("log", what.destination, what.partition))
+
+
+def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -> None:
+    assert body is not None
+    held = state.staged.get(what.token)
+    if held is None:
+        held = state.staged[what.token] = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id)
+    held.add(StagedFrame(what, body.place, body.priorities), time_us)
+    if what.query_id:
+        state.query_epochs[what.query_id] = max(what.epoch, state.query_epochs.get(what.query_id, 0))
+    state.dirty.add(("staged", what.token))
+
+
+def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, body: Body | None) -> None:
+    for token in what.tokens:
+        held = state.staged.pop(token)
+        state.dirty.add(("staged", token))
+        for frame in held.frames:
+            entry, records = frame.entry, frame.entry.records
+            destination, partition = _partition(state, entry.destination, entry.partition)
+            priority = frame.priorities if isinstance(frame.priorities, int) else -1
+            base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
+            partition.ready.add_rows(base, frame.priorities, records.rows)
+            _touch(state, entry.destination, entry.partition, base, base + records.rows)
+            state.stirred.add(destination.name)
+    if what.owner:
+        state.markers[what.owner, what.target] = Marker(what.version, what.run_id, what.rows)
+    state.dirty.add(("broker",))
+
+
+def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, body: Body | None) -> None:
+    for token in what.tokens:
+        del state.staged[token]
+        state.dirty.add(("staged", token))
+
+
+def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:
+    for rows in what.rows:
+        _, partition = _partition(state, what.destination, rows.partition)
+        offsets = BitMap64.deserialize(rows.offsets)
+        # At recovery the rows are still ready, since what a connected consumer holds is not on disk.
+        partition.ready.discard(offsets)
+        partition.forget_attempts(offsets)
+        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+
+
+def _returned(state: State, what: store.Returned, time_us: int, body: Body | None) -> None:
+    for rows in what.rows:
+        _, partition = _partition(state, what.destination, rows.partition)
+        offsets = BitMap64.deserialize(rows.offsets)
+        partition.charge(offsets)
+        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+
+
+def _epoch_taken(state: State, what: store.EpochTaken, time_us: int, body: Body | None) -> None:
+    state.epoch = what.epoch
+    state.dirty.add(("broker",))
+
+
+def _consumer(state: State, destination: int, incarnation: bytes) -> tuple[Destination, Consumer]:
+    state.dirty.add(("consumers", destination))
+    found = state.by_number[destination]
+    return found, found.consumers[incarnation]
+
+
+def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
+    destination = state.by_number[what.destination]
+    destination.consumers[what.incarnation] = Consumer(what.consumer, what.incarnation, what.run, what.run, time_us)
+    state.dirty.add(("consumers", what.destination))
+
+
+def selection_of(assignment: store.Assignment) -> Selection:
+    """Returns the rows of one partition of a plan."""
+    return Selection.of((lane.priority, BitMap64.deserialize(lane.offsets)) for lane in assignment.lanes)
+
+
+def plan_of(what: store.Planned, time_us: int, start: dict[int, int]) -> Plan:
+    """Returns the plan that an entry describes, whose numbers begin at `start`."""
+    assignments = {a.partition: (a.first, selection_of(a)) for a in what.assignments}
+    return Plan(what.plan, what.run, time_us, assignments, end_of(start, assignments))
+
+
+def _planned(state: State, what: store.Planned, time_us: int, body: Body | None) -> None:
+    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    plan = plan_of(what, time_us, consumer.next)
+    for number, (_, selection) in plan.assignments.items():
+        destination.partitions[number].ready.remove(selection.lanes)
+        _touch_rows(state, what.destination, number, selection)
+    consumer.add(plan)
+    consumer.run = max(consumer.run, what.run)
+
+
+def _give_back(state: State, destination: Destination, plan: Plan, charge: int) -> None:
+    for number, (_, selection) in plan.assignments.items():
+        partition = destination.partitions[number]
+        partition.give_back(selection)
+        if charge and selection.rows:
+            partition.charge(selection.offsets(), charge)
+        _touch_rows(state, destination.number, number, selection)
+    plan.returned = True
+    state.stirred.add(destination.name)
+
+
+def _forget(state: State, destination: Destination, plan: Plan) -> None:
+    for number, (_, selection) in plan.assignments.items():
+        if selection.rows and destination.partitions[number].attempts:
+            destination.partitions[number].forget_attempts(selection.offsets())
+            _touch_rows(state, destination.number, number, selection)
+
+
+def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body: Body | None) -> None:
+    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    for number in what.plans:
+        _give_back(state, destination, consumer.plans[number], charge=0)
+
+
+def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: int, body: Body | None) -> None:
+    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    for plan in consumer.between(0, what.through):
+        if plan.pending:
+            _forget(state, destination, plan)
+    for plan in consumer.acknowledge(what.through):
+        # Its frames may be forgotten now, in snapshots too.
+        for number, (_, selection) in plan.assignments.items():
+            _touch_rows(state, what.destination, number, selection)
+
+
+def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
+    _, consumer = _consumer(state, what.destination, what.incarnation)
+    consumer.run = max(consumer.run, what.run)
+    for number in what.failed:
+        consumer.plans[number].failed_attempts += 1
+    for number in what.plans:
+        consumer.plans[number].opened_by_run = what.run
+
+
+def _range_read(state: State, what: store.RangeRead, time_us: int, body: Body | None) -> None:
+    _, consumer = _consumer(state, what.destination, what.incarnation)
+    for number in what.plans:
+        plan = consumer.plans[number]
+        plan.read_by_run = max(plan.read_by_run, what.run)
+        if what.query_id:
+            plan.batches.add((what.query_id, what.batch_id))
+
+
+def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body: Body | None) -> None:
+    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    for number in what.acknowledged:
+        _forget(state, destination, consumer.plans[number])
+    for number in what.returned:
+        plan = consumer.plans[number]
+        _give_back(state, destination, plan, plan.failed_attempts + (plan.read_by_run > 0))
+        state.fenced_batches.update(plan.batches)
+    del destination.consumers[what.incarnation]
+    destination.ended[what.incarnation] = (what.successor, consumer.name)
+    state.dirty.add(("broker",))
+
+
+def _marker_forgotten(state: State, what: store.MarkerForgotten, time_us: int, body: Body | None) -> None:
+    state.markers.pop((what.owner, what.target), None)
+    state.dirty.add(("broker",))
+
+
+def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> None:
+    assert body is not None
+    _, partition = _partition(state, what.destination, what.partition)
+    left = BitMap64.deserialize(what.offsets)
+    index = partition.log.index()
+    base = int(index.bases[index.between(left.min(), left.min() + 1)[0]])
+    partition.log.move(base, what.records.columns, body.place, left)
+    _touch(state, what.destination, what.partition, base, left.max() + 1)
+
+
+_APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
+    "destination_created": _destination_created,
+    "destination_deleted": _destination_deleted,
+    "producer_opened": _producer_opened,
+    "published": _published,
+    "skipped": _skipped,
+    "staged": _staged,
+    "staged_committed": _staged_committed,
+    "staged_discarded": _staged_discarded,
+    "acknowledged": _acknowledged,
+    "returned": _returned,
+    "epoch_taken": _epoch_taken,
+    "consumer_minted": _consumer_minted,
+    "planned": _planned,
+    "plans_returned": _plans_returned,
+    "plans_acknowledged": _plans_acknowledged,
+    "range_opened": _range_opened,
+    "range_read": _range_read,
+    "consumer_ended": _consumer_ended,
+    "marker_forgotten": _marker_forgotten,
+    "moved": _moved,
+}

@@ -1,0 +1,101 @@
+"""The door of the core: one command in, one reply or error out, entries recorded on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from mq_broker.core import admin, apply, operators, planning, publishing, ranges, sessions, space, staging, views
+from mq_broker.core import commands as command
+from mq_broker.core.ledger import Ledger, Sink
+from mq_broker.core.state import State
+from mq_wire.errors import JournalDamaged
+from mq_wire.store.v1.store_pb2 import Entry
+from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
+
+
+def _tick(ledger: Ledger, _: command.Tick) -> None:
+    staging.expire(ledger)
+    views.expire_browses(ledger)
+    ranges.watch_runs(ledger)
+
+
+_HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
+    command.Publish: publishing.publish,
+    command.OpenSession: sessions.open_session,
+    command.AddCredit: sessions.add_credit,
+    command.Acknowledge: sessions.acknowledge,
+    command.CloseSession: sessions.close_session,
+    command.HoldRun: ranges.hold_run,
+    command.CloseRun: ranges.close_run,
+    command.ResolveFetch: ranges.resolve_fetch,
+    command.ReleaseView: views.release_view,
+    command.Tick: _tick,
+    admin_pb2.DescribeDestinationRequest: admin.describe,
+    admin_pb2.CreateDestinationRequest: admin.create,
+    admin_pb2.DeleteDestinationRequest: admin.delete,
+    admin_pb2.ListDestinationsRequest: admin.list_destinations,
+    admin_pb2.StatsRequest: admin.stats,
+    produce_pb2.OpenProducerRequest: admin.open_producer,
+    produce_pb2.TakeEpochRequest: staging.take_epoch,
+    produce_pb2.CommitStagedRequest: staging.commit,
+    produce_pb2.DiscardStagedRequest: staging.discard,
+    produce_pb2.ForgetMarkerRequest: staging.forget_marker,
+    subscribe_pb2.PlanRequest: planning.plan,
+    subscribe_pb2.OpenRangeRequest: ranges.open_range,
+    subscribe_pb2.AcknowledgeRangeRequest: ranges.acknowledge_range,
+    subscribe_pb2.OpenBrowseRequest: views.open_browse,
+    subscribe_pb2.ListConsumersRequest: operators.list_consumers,
+    subscribe_pb2.ReleaseConsumerRequest: operators.release_consumer,
+}
+
+
+class Broker:
+    """The whole broker but for disk, threads, clock and network.
+
+    Args:
+        cluster_id: 16 bytes, the data directory's identity.
+        settings: bounds and defaults.
+        sink: takes entries; the journal's turn in hand.
+        new_id: gives 16 fresh random bytes.
+    """
+
+    def __init__(self, cluster_id: bytes, settings: command.Settings, sink: Sink, new_id: Callable[[], bytes]) -> None:
+        self.state = State(cluster_id, settings)
+        self.ledger = Ledger(self.state, sink, new_id)
+
+    def handle(self, request: Any, now_us: int) -> Any:
+        """Returns the reply, which may leave once the entries recorded so far are on disk.
+
+        Raises:
+            MqError: the command is refused; what it recorded before the error (a destination created on first use) stays.
+        """
+        self.ledger.now_us = now_us
+        return _HANDLERS[type(request)](self.ledger, request)
+
+    def dispatch(self, now_us: int) -> None:
+        """Hands rows to connected consumers. To be called after the sync."""
+        self.ledger.now_us = now_us
+        sessions.dispatch(self.ledger)
+
+    def replay(self, header: bytes | memoryview, body: pa.Buffer | None, place: Any) -> None:
+        """Applies one entry of the journal at recovery.
+
+        Raises:
+            JournalDamaged: the entry is of a version that this broker does not know.
+        """
+        entry = Entry.FromString(bytes(header))
+        kind = entry.WhichOneof("what")
+        if kind is None:
+            raise JournalDamaged("the journal holds an entry that this version does not know: start the newer broker that wrote it")
+        if body is None:
+            apply.apply(self.state, entry, None)
+        else:
+            records = getattr(entry, kind).records
+            apply.apply(self.state, entry, apply.Body(place, apply.priorities_of(records, body)))
+
+    def reclaimable(self, segments: list[int]) -> list[int]:
+        """Returns those of `segments` that hold no row that anybody can still get, and that nobody reads."""
+        return space.reclaimable(self.state, segments)

@@ -1,0 +1,131 @@
+"""What the engine hands to the core, and what comes back.
+
+Unary calls need no class of their own: their wire request is the command and their wire response the reply. Here are the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyroaring import BitMap64
+
+from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.v1.produce_pb2 import PublishHeader
+from mq_wire.v1.subscribe_pb2 import OpenFetch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mq_broker.core.log import FrameIndex
+    from mq_broker.core.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """One validated batch. `priorities` is one number for all rows, or one int8 a row. Reply: `Receipt`."""
+
+    header: PublishHeader
+    records: pa.Buffer
+    records_crc: int
+    priorities: int | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class RowsView:
+    """Rows to be sent, in this order, as the state was when it was made; safe to read from any thread while pinned.
+
+    `delivery_count` is the count of rows without failed attempts of their own; `attempts[k]` holds offsets with more than k.
+    """
+
+    destination: str
+    partition: int
+    log_id: bytes
+    selection: Selection
+    first_delivery: int
+    frames: FrameIndex
+    delivery_count: int = 1
+    attempts: tuple[BitMap64, ...] = ()
+    #: Segments that must not be recycled while this view is read; give it back with `ReleaseView`.
+    pins: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A consumer has connected. `deliver` is called by the engine's thread and must only hand over. Reply: `ConsumerOpened`."""
+
+    open: OpenConsumer
+    deliver: Callable[[RowsView], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AddCredit:
+    """Reply: None."""
+
+    session: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Exactly these rows: per partition, first offsets and offsets after the last, as int64 arrays. Reply: number of rows."""
+
+    session: int
+    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """The stream ended: what it still holds is ready again, one attempt more. Reply: None."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRun:
+    """Reply: the run number; `run` 0 asks for a new one."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRun:
+    """The run's stream ended: what it planned and nobody read is ready again. Reply: None."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveFetch:
+    """Reply: list of `RowsView`, in delivery order. The first one of a range is written down (who reads it, in which batch)."""
+
+    open: OpenFetch
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """The rows of a view have been sent, or will not be. Reply: None."""
+
+    view: RowsView
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: expire staged sets, browse views, runs of silent hosts. Reply: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the core needs of the broker's configuration. Times in microseconds."""
+
+    auto_create: bool = True
+    default_partitions: int = 4
+    destinations_max: int = 100_000
+    staged_ttl_us: int = 24 * 3600 * 1_000_000
+    browse_ttl_us: int = 300 * 1_000_000
+    run_grace_us: int = 120 * 1_000_000
+    anonymous_producers_max: int = 1000
+    version: str = field(default="0")

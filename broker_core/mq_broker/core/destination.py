@@ -1,0 +1,114 @@
+"""A queue: its partitions, and everything that holds rows of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from mq_broker.core.audit import Audit
+from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.lanes import Lanes
+from mq_broker.core.log import PartitionLog
+from mq_broker.core.selection import Selection
+from mq_broker.core.session import Session
+
+
+class Partition:
+    """One log and the rows of it that are ready. A row that is neither ready nor held by anybody is acknowledged."""
+
+    __slots__ = ("attempts", "audit", "duplicates", "log", "ready")
+
+    def __init__(self, anonymous_producers_max: int) -> None:
+        self.log = PartitionLog()
+        self.ready = Lanes()
+        self.audit = Audit(anonymous_producers_max)
+        #: [k] = offsets with more than k failed attempts.
+        self.attempts: list[BitMap64] = []
+        self.duplicates = 0
+
+    def give_back(self, selection: Selection) -> None:
+        """Makes rows ready again."""
+        self.ready.add(selection.lanes)
+
+    def charge(self, offsets: BitMap64, times: int = 1) -> None:
+        """Counts `times` failed attempts more for each of these rows."""
+        for _ in range(times):
+            raised = offsets
+            for level, known in enumerate(self.attempts):
+                above = known & raised
+                self.attempts[level] = known | raised
+                raised = above
+            if raised:
+                self.attempts.append(raised.copy())
+
+    def forget_attempts(self, offsets: BitMap64) -> None:
+        """Drops the counts of rows that are done."""
+        if self.attempts:
+            self.attempts = [left for known in self.attempts if (left := known - offsets)]
+
+
+@dataclass(slots=True)
+class Destination:
+    """A queue under its name. `number` is local to this broker and never reused, `destination_id` is for everybody."""
+
+    number: int
+    name: str
+    destination_id: bytes
+    partitions: list[Partition]
+    consumers: dict[bytes, Consumer] = field(default_factory=dict)
+    #: Incarnations that ended: (successor or b"", consumer name).
+    ended: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+
+    def consumer_named(self, name: str) -> Consumer | None:
+        return next((c for c in self.consumers.values() if c.name == name), None) if name else None
+
+    def minted_by(self, run: int) -> Consumer | None:
+        """Returns the unnamed consumer that this run brought into being."""
+        return next((c for c in self.consumers.values() if not c.name and c.minted_by_run == run), None)
+
+    def plans(self) -> Iterator[tuple[Consumer, Plan]]:
+        return ((consumer, plan) for consumer in self.consumers.values() for plan in consumer.plans.values())
+
+    @property
+    def enqueued(self) -> int:
+        """Rows that ever got an offset."""
+        return sum(partition.log.next_offset for partition in self.partitions)
+
+    def ready_rows(self) -> int:
+        return sum(partition.ready.rows for partition in self.partitions)
+
+    def assigned_rows(self) -> int:
+        held = sum(session.held_rows for session in self.sessions.values())
+        return held + sum(plan.rows for _, plan in self.plans() if plan.pending)
+
+    def floor(self, number: int) -> int:
+        """Returns the offset below which nobody can get a row of this partition any more."""
+        partition = self.partitions[number]
+        lows = [partition.ready.lowest()]
+        lows += [session.held[number].lowest() for session in self.sessions.values() if number in session.held]
+        lows += [
+            plan.assignments[number][1].span()[0]
+            for _, plan in self.plans()
+            if number in plan.assignments and plan.assignments[number][1].rows and not plan.returned
+        ]
+        return min((low for low in lows if low is not None), default=partition.log.next_offset)
+
+    def oldest_time_us(self) -> int | None:
+        """Returns the append time of the oldest row that is not acknowledged."""
+        times = []
+        for number, partition in enumerate(self.partitions):
+            index, floor = partition.log.index(), self.floor(number)
+            if floor < partition.log.next_offset and len(index.bases):
+                times.append(int(index.frames["time_us"][index.between(floor, floor + 1)[0]]))
+        return min(times, default=None)
+
+    def segments(self) -> Counter[int]:
+        """Returns how many frames of this destination lie in each journal segment."""
+        counts: Counter[int] = Counter()
+        for partition in self.partitions:
+            counts.update(partition.log.index().frames["segment"].tolist())
+        return counts

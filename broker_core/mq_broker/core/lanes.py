@@ -1,0 +1,122 @@
+"""The ready rows of one partition: a FIFO per priority, each a Roaring bitmap of offsets (semantics.md B)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from pyroaring import BitMap64
+
+from mq_broker.core.selection import Lane, Selection
+from mq_wire.limits import PRIORITIES
+
+
+class Lanes:
+    """Ten bitmaps and their sizes: the size of a Roaring bitmap is not free, and dispatch asks for it all the time."""
+
+    __slots__ = ("counts", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets = [BitMap64() for _ in range(PRIORITIES)]
+        self.counts = [0] * PRIORITIES
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    def add_range(self, priority: int, start: int, stop: int) -> None:
+        """Adds offsets [start, stop), none of which is there."""
+        self.offsets[priority].add_range(start, stop)
+        self.counts[priority] += stop - start
+
+    def add_rows(self, base: int, priorities: int | np.ndarray, rows: int) -> None:
+        """Adds offsets base, base + 1 ..., each to the lane of its priority."""
+        if isinstance(priorities, int):
+            self.add_range(priorities, base, base + rows)
+            return
+        present = np.bincount(priorities, minlength=PRIORITIES)
+        for priority in np.flatnonzero(present).tolist():
+            self.offsets[priority].update(BitMap64(np.flatnonzero(priorities == priority).astype(np.uint64) + np.uint64(base)))
+            self.counts[priority] += int(present[priority])
+
+    def add(self, lanes: Iterable[Lane]) -> None:
+        """Adds rows that came back."""
+        for priority, offsets in lanes:
+            self.offsets[priority] |= offsets
+            self.counts[priority] += len(offsets)
+
+    def remove(self, lanes: Iterable[Lane]) -> None:
+        """Removes rows, all of which are there."""
+        for priority, offsets in lanes:
+            self.offsets[priority] -= offsets
+            self.counts[priority] -= len(offsets)
+
+    def discard(self, offsets: BitMap64) -> None:
+        """Removes what of `offsets` is there, whatever its priority."""
+        for priority, count in enumerate(self.counts):
+            if count:
+                common = self.offsets[priority].intersection_cardinality(offsets)
+                if common:
+                    self.offsets[priority] -= offsets
+                    self.counts[priority] -= common
+
+    def head(self, priority: int, rows: int, below: int | None = None) -> BitMap64:
+        """Returns the first `rows` offsets of a lane, of those under `below`; they stay where they are."""
+        lane = self.offsets[priority]
+        if below is not None:
+            rows = min(rows, lane.rank(below - 1) if below else 0)
+        return lane[:rows] if rows < self.counts[priority] else lane.copy()
+
+    def count_below(self, priority: int, below: int | None) -> int:
+        """Returns how many offsets of the lane are under `below` (None = all)."""
+        if below is None or not self.counts[priority]:
+            return self.counts[priority]
+        return self.offsets[priority].rank(below - 1) if below else 0
+
+    def selection(self) -> Selection:
+        """Returns everything that is ready, as a copy."""
+        return Selection.of((p, self.offsets[p].copy()) for p in reversed(range(PRIORITIES)) if self.counts[p])
+
+    def lowest(self) -> int | None:
+        """Returns the lowest ready offset."""
+        return min((self.offsets[p].min() for p in range(PRIORITIES) if self.counts[p]), default=None)
+
+
+def choose(lanes: Sequence[Lanes], rows: int, below: Sequence[int | None] | None = None) -> list[Selection]:
+    """Returns, per partition, the next `rows` rows in all: strictly by priority across partitions, within one in equal shares.
+
+    Nothing is removed. `below` bounds the offsets per partition. An empty lane's share goes to the others.
+    """
+    bounds = below if below is not None else [None] * len(lanes)
+    chosen: list[list[Lane]] = [[] for _ in lanes]
+    for priority in reversed(range(PRIORITIES)):
+        if rows <= 0:
+            break
+        available = [lane.count_below(priority, bound) for lane, bound in zip(lanes, bounds, strict=True)]
+        if not any(available):
+            continue
+        for partition, share in enumerate(equal_shares(available, rows)):
+            if share:
+                chosen[partition].append((priority, lanes[partition].head(priority, share, bounds[partition])))
+                rows -= share
+    return [Selection.of(parts) for parts in chosen]
+
+
+def equal_shares(available: Sequence[int], total: int) -> list[int]:
+    """Returns how much of `total` each gets: as equal as `available` allows, the rest to the first ones."""
+    if sum(available) <= total:
+        return list(available)
+    shares = [0] * len(available)
+    open_ = [i for i, n in enumerate(available) if n]
+    while total and open_:
+        each, rest = divmod(total, len(open_))
+        if not each:
+            for i in open_[:rest]:
+                shares[i] += 1
+            break
+        for i in open_:
+            step = min(each, available[i] - shares[i])
+            shares[i] += step
+            total -= step
+        open_ = [i for i in open_ if shares[i] < available[i]]
+    return shares

@@ -1,0 +1,48 @@
+"""Where handlers write their decisions: each entry goes to the journal's turn in hand and into the state, in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from mq_broker.core.apply import Body, apply
+from mq_broker.core.log import Place
+from mq_broker.core.state import State
+from mq_wire.store.v1.store_pb2 import Entry
+
+
+class Sink(Protocol):
+    """The journal's turn in hand (mq_broker.journal.journal.Journal)."""
+
+    def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> Place | None:
+        """Takes an entry and tells at once where its body will lie."""
+        ...
+
+
+@dataclass(slots=True)
+class Ledger:
+    """State, time and randomness of the turn in hand. `now_us` is set by the engine before each command."""
+
+    state: State
+    sink: Sink
+    new_id: Callable[[], bytes]
+    now_us: int = 0
+    entries: int = field(default=0)
+
+    def record(self, **what: Any) -> None:
+        """Records the entry whose one field is given by name, and applies it."""
+        entry = Entry(time_us=self.now_us, **what)
+        self.sink.add(entry.SerializeToString(), None, None)
+        self.entries += 1
+        apply(self.state, entry, None)
+
+    def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
+        """Records an entry with records, whose priorities are known, and applies it."""
+        place = self.sink.add(entry.SerializeToString(), records, crc)
+        assert place is not None
+        self.entries += 1
+        apply(self.state, entry, Body(place, priorities))

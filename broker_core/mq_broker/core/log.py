@@ -1,0 +1,222 @@
+"""The log of one partition: where its rows lie in the journal, as NumPy columns, one entry a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from pyroaring import BitMap64
+
+from mq_broker.core.selection import Selection, offsets_array
+
+
+class Place(Protocol):
+    """Where the journal keeps one body (mq_broker.journal.journal.Place)."""
+
+    @property
+    def segment(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def crc(self) -> int: ...
+
+
+class KeptPlace(NamedTuple):
+    """A place that was read from a snapshot."""
+
+    segment: int
+    position: int
+    size: int
+    crc: int
+
+
+#: One frame. Version 1 on disk: fields are only ever added at the end. `priority` -1 = the rows differ; `span` = offsets covered.
+FRAME: Final = np.dtype(
+    [
+        ("base", "<u8"),
+        ("span", "<u4"),
+        ("columns", "<u4"),
+        ("segment", "<u8"),
+        ("position", "<u8"),
+        ("size", "<u4"),
+        ("crc", "<u4"),
+        ("producer", "<u4"),
+        ("priority", "<i4"),
+        ("shift", "<i8"),
+        ("time_us", "<i8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """The frames of a partition at one moment; later appends do not show, so any thread may read it.
+
+    `sparse` holds, by base offset, the offsets that are left in a frame whose survivors were moved.
+    """
+
+    bases: np.ndarray
+    frames: np.ndarray
+    producers: list[str]
+    sparse: dict[int, BitMap64]
+
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the index range of the frames that hold any offset of [start, stop)."""
+        first = int(np.searchsorted(self.bases, np.uint64(start), side="right")) - 1
+        return max(first, 0), int(np.searchsorted(self.bases, np.uint64(stop), side="left"))
+
+    def segments(self, start: int, stop: int) -> frozenset[int]:
+        """Returns the journal segments that hold rows of [start, stop)."""
+        first, last = self.between(start, stop)
+        return frozenset(self.frames["segment"][first:last].tolist())
+
+    def rows_per_frame(self, offsets: BitMap64) -> tuple[int, np.ndarray]:
+        """Returns the first frame that `offsets` touches, and how many of them lie in it and in each that follows."""
+        low, high = offsets.min(), offsets.max()
+        first, last = self.between(low, high + 1)
+        if high - low + 1 == len(offsets):
+            edges = np.append(self.bases[first + 1 : last].astype(np.int64), high + 1)
+            return first, np.diff(edges, prepend=low)
+        edges = np.searchsorted(offsets_array(offsets), self.bases[first + 1 : last].astype(np.int64))
+        return first, np.diff(np.append(edges, len(offsets)), prepend=0)
+
+    def bytes_of(self, selection: Selection) -> int:
+        """Returns the estimated bytes of the rows: each has its frame's mean size."""
+        total = 0.0
+        for _, offsets in selection.lanes:
+            first, counts = self.rows_per_frame(offsets)
+            total += float((counts * self._mean_bytes(first, len(counts))).sum())
+        return int(total)
+
+    def rows_within(self, selection: Selection, budget_bytes: int) -> int:
+        """Returns how many rows of the selection, in order, fit into `budget_bytes` by estimate."""
+        rows, left = 0, float(budget_bytes)
+        for _, offsets in selection.lanes:
+            first, counts = self.rows_per_frame(offsets)
+            means = self._mean_bytes(first, len(counts))
+            running = np.cumsum(counts * means)
+            whole = int(np.searchsorted(running, left, side="right"))
+            rows += int(counts[:whole].sum())
+            if whole < len(counts):
+                used = float(running[whole - 1]) if whole else 0.0
+                return rows + min(int((left - used) / float(means[whole])), int(counts[whole]))
+            left -= float(running[-1])
+        return rows
+
+    def _mean_bytes(self, first: int, count: int) -> np.ndarray:
+        frames = self.frames[first : first + count]
+        return frames["size"] / np.maximum(frames["span"], 1)
+
+
+class PartitionLog:
+    """Append-only index with a floor: frames below it hold no row that anybody can still get."""
+
+    __slots__ = ("_bases", "_count", "_frames", "_producer_numbers", "_start", "_view", "next_offset", "producers", "sparse")
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.producers: list[str] = [""]
+        self.sparse: dict[int, BitMap64] = {}
+        self._producer_numbers = {"": 0}
+        self._frames = np.zeros(16, FRAME)
+        self._bases = np.zeros(16, np.uint64)
+        self._start = self._count = 0
+        self._view: FrameIndex | None = None
+
+    def append(
+        self, rows: int, columns: int, place: Place, priority: int, producer: str, first_sequence: int, time_us: int
+    ) -> int:
+        """Adds a frame at the end and returns the base offset that its rows get."""
+        base = self.next_offset
+        frame = (base, rows, columns, place.segment, place.position, place.size, place.crc, self.number_of(producer), priority)
+        self._push((*frame, first_sequence - base if producer else 0, time_us))
+        self.next_offset = base + rows
+        return base
+
+    def _push(self, frame: tuple[int, ...]) -> None:
+        end = self._start + self._count
+        if end == len(self._frames):
+            # Old arrays stay as they are: readers may hold views of them.
+            size = max(16, 2 * self._count)
+            frames, bases = np.zeros(size, FRAME), np.zeros(size, np.uint64)
+            frames[: self._count] = self._frames[self._start : end]
+            bases[: self._count] = self._bases[self._start : end]
+            self._frames, self._bases, self._start = frames, bases, 0
+            end = self._count
+        self._frames[end] = frame
+        self._bases[end] = frame[0]
+        self._count += 1
+        self._view = None
+
+    def number_of(self, producer: str) -> int:
+        """Returns the number under which frames name this producer."""
+        number = self._producer_numbers.get(producer)
+        if number is None:
+            number = self._producer_numbers[producer] = len(self.producers)
+            self.producers.append(producer)
+        return number
+
+    def index(self) -> FrameIndex:
+        """Returns the frames as they are now."""
+        if self._view is None:
+            window = slice(self._start, self._start + self._count)
+            self._view = FrameIndex(self._bases[window], self._frames[window], self.producers, self.sparse)
+        return self._view
+
+    def move(self, base: int, columns: int, place: Place, left: BitMap64) -> int:
+        """Points the frame at `base` to where its surviving offsets `left` were copied; returns the segment it was in."""
+        index = self.index()
+        at = int(np.searchsorted(index.bases, np.uint64(base)))
+        frames = self._frames.copy()
+        frame = frames[self._start + at]
+        old = int(frame["segment"])
+        frame["segment"], frame["position"], frame["size"], frame["crc"] = place.segment, place.position, place.size, place.crc
+        frame["columns"] = columns
+        self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
+        return old
+
+    def trim(self, floor: int) -> np.ndarray:
+        """Forgets the frames that lie wholly below `floor`; returns the segments they were in, one entry a frame."""
+        index = self.index()
+        if not self._count or int(index.bases[0]) + int(index.frames["span"][0]) > floor:
+            return np.zeros(0, np.uint64)
+        count = int(np.searchsorted(index.bases, np.uint64(floor), side="right")) - 1
+        if int(index.bases[count]) + int(index.frames["span"][count]) <= floor:
+            count += 1
+        segments = index.frames["segment"][:count].copy()
+        if self.sparse:
+            gone = set(index.bases[:count].tolist())
+            self.sparse = {base: left for base, left in self.sparse.items() if base not in gone}
+        self._start += count
+        self._count -= count
+        self._view = None
+        return segments
+
+    def restore(self, frames: np.ndarray, sparse: dict[int, BitMap64]) -> None:
+        """Takes frames of a snapshot, in order, before anything is appended."""
+        for frame in frames.tolist():
+            self._push(frame)
+        self.sparse = {**self.sparse, **sparse}
+        self._view = None
+
+    def restore_producers(self, producers: list[str], next_offset: int) -> None:
+        """Takes the table that the frames of a snapshot point into, and the next offset."""
+        self.producers, self.next_offset = producers, next_offset
+        self._producer_numbers = {producer: number for number, producer in enumerate(producers)}
+
+    def compact_producers(self) -> bool:
+        """Forgets producers of whom no frame is left, where they are many; returns whether it did, which renumbers the others."""
+        if len(self.producers) < 1024 + 4 * self._count:
+            return False
+        index = self.index()
+        kept = np.union1d(index.frames["producer"], [0])
+        frames = self._frames.copy()
+        window = frames[self._start : self._start + self._count]
+        window["producer"] = np.searchsorted(kept, window["producer"])
+        self._frames, self._view = frames, None
+        self.producers = [self.producers[number] for number in kept.tolist()]
+        self._producer_numbers = {producer: number for number, producer in enumerate(self.producers)}
+        return True

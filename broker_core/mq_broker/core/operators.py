@@ -1,0 +1,57 @@
+"""What operators see of durable consumers, and how they take rows away from one."""
+
+from __future__ import annotations
+
+from mq_broker.core import planning
+from mq_broker.core.consumer import Consumer
+from mq_broker.core.destination import Destination
+from mq_broker.core.ledger import Ledger
+from mq_wire.errors import UnknownDestination
+from mq_wire.v1 import subscribe_pb2 as wire
+from mq_wire.v1.common_pb2 import Positions
+
+
+def list_consumers(ledger: Ledger, request: wire.ListConsumersRequest) -> wire.ListConsumersResponse:
+    state = ledger.state
+    destinations = [state.destination(request.destination)] if request.destination else [state.by_name[n] for n in sorted(state.by_name)]
+    return wire.ListConsumersResponse(
+        consumers=[_info(ledger, destination, consumer) for destination in destinations for consumer in destination.consumers.values()]
+    )
+
+
+def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.ConsumerInfo:
+    pending = list(consumer.pending())
+    last_batch = max((batch for plan in pending for batch in plan.batches), key=lambda batch: batch[1], default=("", 0))
+    return wire.ConsumerInfo(
+        destination=destination.name,
+        consumer=consumer.name,
+        incarnation=consumer.incarnation,
+        run=consumer.run,
+        connected=consumer.run in ledger.state.held_runs,
+        unacknowledged_rows=sum(plan.rows for plan in pending),
+        read_rows=sum(plan.rows for plan in pending if plan.read_by_run),
+        oldest_unacknowledged_ms=max((ledger.now_us - min((plan.time_us for plan in pending), default=ledger.now_us)) // 1000, 0),
+        pinned_bytes=sum(
+            destination.partitions[number].log.index().bytes_of(selection)
+            for plan in consumer.plans.values()
+            if not plan.returned
+            for number, (_, selection) in plan.assignments.items()
+        ),
+        next=Positions(next=consumer.next),
+        query_id=last_batch[0],
+        batch_id=last_batch[1],
+        failed_attempts=max((plan.failed_attempts for plan in pending), default=0),
+    )
+
+
+def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wire.ReleaseConsumerResponse:
+    """Ends a consumer: its rows go to others, its checkpoint is refused from now on."""
+    destinations = [ledger.state.destination(request.destination)] if request.destination else list(ledger.state.by_name.values())
+    found = [(d, c) for d in destinations for c in d.consumers.values() if request.consumer in (c.name, c.incarnation.hex())]
+    if len(found) != 1:
+        where = f" of {request.destination!r}" if request.destination else ""
+        raise UnknownDestination(
+            f"{len(found)} consumers{where} are called {request.consumer!r}: name one, by destination and name or incarnation, as `mq consumers list` shows them"
+        )
+    returned, acknowledged = planning.end_consumer(ledger, *found[0], successor=b"")
+    return wire.ReleaseConsumerResponse(returned_rows=returned, acknowledged_rows=acknowledged)

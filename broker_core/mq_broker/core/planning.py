@@ -1,0 +1,212 @@
+"""Which rows a durable consumer gets next: plans, and the incarnations they are made for (design.md section 6, `latestOffset`)."""
+
+from __future__ import annotations
+
+from mq_broker.core import admin, staging
+from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.destination import Destination
+from mq_broker.core.lanes import choose
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.selection import Selection
+from mq_broker.core.state import State
+from mq_wire.errors import IncarnationSuperseded, InvalidRequest, OffsetsUnknown, RunFenced, WrongBroker
+from mq_wire.names import check_client_name
+from mq_wire.v1 import subscribe_pb2 as wire
+from mq_wire.v1.common_pb2 import Positions
+
+
+def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
+    """Acknowledges everything before `start` and assigns what comes next.
+
+    A plan that was read keeps its boundary; one that nobody read is cut anew under fresh numbers. With too little ready the
+    answer is idle.
+    """
+    who = request.who
+    check_cluster(ledger.state, who)
+    if not who.incarnation and not who.destination_id:
+        destination = admin.find_or_create(ledger, who.destination, request.create)
+    else:
+        destination = ledger.state.destination_of(who.destination, who.destination_id)
+    consumer = find(ledger.state, destination, who)
+    unread: list[Plan] = []
+    if consumer is not None:
+        through = consumer.locate(dict(request.start.next)) if who.incarnation else next(iter(consumer.plans), consumer.next_plan) - 1
+        acknowledge(ledger, destination, consumer, through)
+        for later in consumer.pending():
+            if later.number > through and later.read_by_run:
+                return _answer(ledger, destination, consumer, later.end, later.rows)
+        unread = [later for later in consumer.pending() if later.number > through]
+    if unread and consumer is not None:
+        ledger.record(
+            plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": [p.number for p in unread]}
+        )
+    chosen = _choose(destination, request)
+    if sum(selection.rows for selection in chosen) < max(request.min_rows, 1):
+        return _idle(ledger, destination)
+    if consumer is None:
+        consumer = _mint(ledger, destination, who)
+    _record_plan(ledger, destination, consumer, who.run, chosen)
+    return _answer(ledger, destination, consumer, consumer.next, sum(selection.rows for selection in chosen))
+
+
+def check_cluster(state: State, who: wire.ConsumerRef) -> None:
+    if who.cluster_id and who.cluster_id != state.cluster_id:
+        raise WrongBroker(
+            f"the offsets belong to broker {who.cluster_id.hex()}, this one is {state.cluster_id.hex()}: check the address, "
+            "or start the query with a new checkpoint"
+        )
+
+
+def find(state: State, destination: Destination, who: wire.ConsumerRef) -> Consumer | None:
+    """Returns the consumer that asks, adopting its run; None where one has to be minted.
+
+    Raises:
+        RunFenced, IncarnationSuperseded, OffsetsUnknown, InvalidRequest.
+    """
+    if who.consumer:
+        check_client_name(who.consumer, "consumer")
+    if not 0 < who.run <= state.epoch:
+        raise InvalidRequest(f"run {who.run} was never given by this broker: hold a run first")
+    if who.incarnation:
+        consumer = destination.consumers.get(who.incarnation)
+        if consumer is None:
+            raise _ended(destination, who)
+        if consumer.name != who.consumer:
+            raise InvalidRequest(
+                f"the checkpoint belongs to consumer {consumer.name!r}, the option says {who.consumer!r}: restore the option, or use a new checkpoint"
+            )
+    else:
+        named = destination.consumer_named(who.consumer)
+        consumer = (named if named is not None and named.minted_by_run == who.run else None) if who.consumer else destination.minted_by(who.run)
+    if consumer is not None:
+        if who.run < consumer.run:
+            raise RunFenced(f"run {who.run} of consumer {consumer.label!r} was replaced by run {consumer.run}: another start of the query is at work")
+        consumer.run = who.run
+    return consumer
+
+
+def _ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperseded | OffsetsUnknown:
+    ended = destination.ended.get(who.incarnation)
+    if ended is None:
+        return OffsetsUnknown(
+            f"destination {destination.name!r} knows no consumer {who.incarnation.hex()}: was the broker restored from an older backup? "
+            "Start the query with a new checkpoint"
+        )
+    successor, name = ended
+    label = name or who.incarnation.hex()
+    if not successor:
+        return IncarnationSuperseded(f"consumer {label!r} was released by an operator, its rows went to others: start the query with a new checkpoint")
+    return IncarnationSuperseded(
+        f"consumer {label!r} lives on as incarnation {successor.hex()} under another checkpoint; this one ({who.incarnation.hex()}) is over. "
+        "Use the newer checkpoint, or another consumer name. If one query reads this queue twice (a self-join), use a topic"
+    )
+
+
+def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, through: int) -> int:
+    """Acknowledges all plans up to `through`; returns how many rows that were pending."""
+    if through <= consumer.acknowledged_plan:
+        return 0
+    rows = sum(plan.rows for plan in consumer.pending() if plan.number <= through)
+    ledger.record(plans_acknowledged={"destination": destination.number, "incarnation": consumer.incarnation, "through": through})
+    ledger.state.totals.acknowledged += rows
+    return rows
+
+
+def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer:
+    incarnation = ledger.new_id()
+    before = destination.consumer_named(who.consumer)
+    if before is not None:
+        if who.run < before.run:
+            raise RunFenced(f"run {who.run} of consumer {before.label!r} was replaced by run {before.run}: another start of the query is at work")
+        end_consumer(ledger, destination, before, incarnation)
+    ledger.record(
+        consumer_minted={"destination": destination.number, "consumer": who.consumer, "incarnation": incarnation, "run": who.run}
+    )
+    return destination.consumers[incarnation]
+
+
+def end_consumer(ledger: Ledger, destination: Destination, consumer: Consumer, successor: bytes) -> tuple[int, int]:
+    """Takes a consumer's rows away: returns how many went back, and how many count as acknowledged since our sink committed their batch.
+
+    Staged sets of batches that read the freed rows are dropped in the same turn.
+    """
+    pending = list(consumer.pending())
+    done = [plan for plan in pending if plan.batches and staging.committed_by_sink(ledger.state, plan.batches)]
+    freed = [plan for plan in pending if plan not in done]
+    rows = sum(plan.rows for plan in freed), sum(plan.rows for plan in done)
+    staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})
+    ledger.record(
+        consumer_ended={
+            "destination": destination.number,
+            "incarnation": consumer.incarnation,
+            "successor": successor,
+            "acknowledged": [plan.number for plan in done],
+            "returned": [plan.number for plan in freed],
+        }
+    )
+    return rows
+
+
+def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selection]:
+    partitions = destination.partitions
+    below = [request.available_below.next.get(n, 0) if request.bounded else None for n in range(len(partitions))]
+    rows = request.max_rows or 1 << 62
+    chosen = choose([partition.ready for partition in partitions], rows, below)
+    if not request.max_bytes:
+        return chosen
+    sizes = [partitions[n].log.index().bytes_of(selection) for n, selection in enumerate(chosen)]
+    if sum(sizes) <= request.max_bytes:
+        return chosen
+    # Fewer rows by the mean size, chosen anew so that priority still rules; then cut to the byte, but never to nothing.
+    total = sum(selection.rows for selection in chosen)
+    fewer = max(total * request.max_bytes // sum(sizes), 1)
+    return choose([partition.ready for partition in partitions], fewer, below)
+
+
+def _record_plan(ledger: Ledger, destination: Destination, consumer: Consumer, run: int, chosen: list[Selection]) -> None:
+    assignments = [
+        {
+            "partition": number,
+            "first": consumer.next.get(number, 0),
+            "lanes": [{"priority": priority, "offsets": offsets.serialize()} for priority, offsets in selection.lanes],
+        }
+        for number, selection in enumerate(chosen)
+        if selection.rows
+    ]
+    ledger.record(
+        planned={
+            "destination": destination.number,
+            "incarnation": consumer.incarnation,
+            "plan": consumer.next_plan,
+            "run": run,
+            "assignments": assignments,
+        }
+    )
+
+
+def _answer(ledger: Ledger, destination: Destination, consumer: Consumer, end: dict[int, int], rows: int) -> wire.PlanResponse:
+    return wire.PlanResponse(
+        cluster_id=ledger.state.cluster_id,
+        destination_id=destination.destination_id,
+        incarnation=consumer.incarnation,
+        end=Positions(next=end),
+        rows=rows,
+        lag=lag_of(ledger, destination),
+    )
+
+
+def _idle(ledger: Ledger, destination: Destination) -> wire.PlanResponse:
+    return wire.PlanResponse(
+        idle=True, cluster_id=ledger.state.cluster_id, destination_id=destination.destination_id, lag=lag_of(ledger, destination)
+    )
+
+
+def lag_of(ledger: Ledger, destination: Destination) -> wire.Lag:
+    """Returns what is still waiting, for progress reports."""
+    oldest = destination.oldest_time_us()
+    return wire.Lag(
+        rows=destination.ready_rows(),
+        bytes=admin.ready_bytes(destination),
+        oldest_age_ms=max(ledger.now_us - oldest, 0) // 1000 if oldest is not None else 0,
+        duplicates=sum(partition.duplicates for partition in destination.partitions),
+    )

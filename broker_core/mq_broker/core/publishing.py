@@ -1,0 +1,108 @@
+"""Batches that go to the log at once."""
+
+from __future__ import annotations
+
+from mq_broker.core import staging
+from mq_broker.core.admin import find_or_create
+from mq_broker.core.audit import is_named
+from mq_broker.core.commands import Publish
+from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.state import State
+from mq_wire.errors import InvalidRequest, ProducerFenced, UnknownProducer, Unsupported
+from mq_wire.store.v1.store_pb2 import Entry, Published, Records
+from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
+
+
+def publish(ledger: Ledger, command: Publish) -> Receipt:
+    """Stores one batch, or recognises it. The receipt may leave once the turn is synced.
+
+    Raises:
+        FixTheCall, OutOfOrder, ProducerFenced: nothing was stored; the sequences stay free.
+    """
+    header = command.header
+    destination = find_or_create(ledger, header.destination, create=True)
+    partition = _partition(destination, header)
+    if header.HasField("staged"):
+        return staging.stage(ledger, command, destination)
+    _check_producer(ledger.state, header)
+    if header.skip:
+        return _skip(ledger, destination, partition, header)
+    known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, command.records_crc)
+    if known is not None:
+        partition.duplicates += known.rows
+        ledger.state.totals.duplicates += known.rows
+        return _receipt(destination, header, known.base, known.rows, known.time_us)
+    base = partition.log.next_offset
+    published = Published(
+        destination=destination.number,
+        partition=header.partition,
+        base_offset=base,
+        records=records_of(header),
+        producer_id=header.producer_id,
+        epoch=header.epoch,
+        first_sequence=header.first_sequence,
+        records_crc=command.records_crc,
+    )
+    ledger.record_rows(Entry(time_us=ledger.now_us, published=published), command.records, command.records_crc, command.priorities)
+    ledger.state.totals.published += header.rows
+    return _receipt(destination, header, base, 0, ledger.now_us)
+
+
+def records_of(header: PublishHeader) -> Records:
+    """Returns what the journal keeps of the header about the records."""
+    if header.schema_id:
+        raise Unsupported(f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope")
+    return Records(rows=header.rows, columns=header.columns, priority_plus_one=header.priority_plus_one)
+
+
+def _partition(destination: Destination, header: PublishHeader) -> Partition:
+    if header.partition >= len(destination.partitions):
+        raise InvalidRequest(
+            f"destination {destination.name!r} has partitions 0 to {len(destination.partitions) - 1}, not {header.partition}: describe it again"
+        )
+    return destination.partitions[header.partition]
+
+
+def _check_producer(state: State, header: PublishHeader) -> None:
+    producer, epoch = header.producer_id, header.epoch
+    if not producer or len(producer) > 300:
+        raise InvalidRequest(f"producer id of {len(producer)} characters: use a random one of 32, or open a named producer")
+    if not is_named(producer):
+        if epoch:
+            raise InvalidRequest(f"unnamed producer {producer!r} has epoch {epoch}: it must be 0")
+        return
+    current = state.producers.get(producer)
+    if current is None or epoch > current:
+        raise UnknownProducer(f"producer {producer!r} epoch {epoch} was never opened here: open the producer first")
+    if epoch < current:
+        raise ProducerFenced(
+            f"producer {producer!r} was opened again elsewhere (epoch {current} replaced {epoch}): this instance must stop, or use another name"
+        )
+
+
+def _skip(ledger: Ledger, destination: Destination, partition: Partition, header: PublishHeader) -> Receipt:
+    known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, 0)
+    if known is None:
+        ledger.record(
+            skipped={
+                "destination": destination.number,
+                "partition": header.partition,
+                "producer_id": header.producer_id,
+                "epoch": header.epoch,
+                "first_sequence": header.first_sequence,
+                "rows": header.rows,
+            }
+        )
+    return _receipt(destination, header, 0, 0, ledger.now_us)
+
+
+def _receipt(destination: Destination, header: PublishHeader, base: int, duplicates: int, time_us: int) -> Receipt:
+    return Receipt(
+        partition=header.partition,
+        base_offset=max(base, 0),
+        rows=header.rows,
+        duplicates=duplicates,
+        log_id=destination.destination_id,
+        append_time_us=time_us,
+    )

@@ -1,0 +1,194 @@
+"""Ranges of delivery numbers: opened by a run, read any number of times, acknowledged once (design.md section 6)."""
+
+from __future__ import annotations
+
+from mq_broker.core import planning, staging
+from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
+from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.destination import Destination
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.state import State
+from mq_broker.core.views import browse, make_view
+from mq_wire.errors import DataLost, InvalidRequest, SharedRange, UnknownDestination
+from mq_wire.v1 import subscribe_pb2 as wire
+
+
+def hold_run(ledger: Ledger, command: HoldRun) -> int:
+    """Returns a new run number, or the given one, which a process holds again after its connection broke."""
+    state = ledger.state
+    if command.run > state.epoch:
+        raise InvalidRequest(f"run {command.run} was never given by this broker: hold run 0 for a new one")
+    run = command.run or staging.take_epoch(ledger).epoch
+    state.held_runs.add(run)
+    state.silent_runs.pop(run, None)
+    return run
+
+
+def close_run(ledger: Ledger, command: CloseRun) -> None:
+    """Gives back what this run planned and nobody read. What was read is kept for its checkpoint."""
+    ledger.state.held_runs.discard(command.run)
+    ledger.state.silent_runs.pop(command.run, None)
+    _return_unread(ledger, command.run)
+
+
+def _return_unread(ledger: Ledger, run: int) -> None:
+    for destination in list(ledger.state.by_number.values()):
+        for consumer in destination.consumers.values():
+            unread = [plan.number for plan in consumer.pending() if consumer.run <= run and not plan.read_by_run]
+            if unread:
+                ledger.record(
+                    plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": unread}
+                )
+
+
+def watch_runs(ledger: Ledger) -> None:
+    """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker started."""
+    state = ledger.state
+    for run in {c.run for d in state.by_number.values() for c in d.consumers.values()} - state.held_runs:
+        since = state.silent_runs.setdefault(run, ledger.now_us)
+        if ledger.now_us - since >= state.settings.run_grace_us:
+            _return_unread(ledger, run)
+            # Once is enough: what is read later by a zombie reads as nothing.
+            state.silent_runs[run] = ledger.now_us
+
+
+def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:
+    """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one failed attempt."""
+    destination, consumer = _consumer_of(ledger.state, request.who)
+    after = consumer.locate(dict(request.start.next))
+    through = consumer.locate(dict(request.end.next))
+    if through < after:
+        raise InvalidRequest(f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged")
+    plans = [plan for plan in consumer.between(after, through) if not plan.returned]
+    fresh = [plan for plan in plans if plan.opened_by_run < request.who.run]
+    if fresh:
+        failed = [plan.number for plan in fresh if plan.pending and _read_in_vain(ledger.state, plan, request.who.run)]
+        ledger.record(
+            range_opened={
+                "destination": destination.number,
+                "incarnation": consumer.incarnation,
+                "run": request.who.run,
+                "plans": [plan.number for plan in fresh],
+                "failed": failed,
+            }
+        )
+    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through))
+
+
+def _read_in_vain(state: State, plan: Plan, run: int) -> bool:
+    """Whether the last run that opened the plan also read it, and our sink has not committed what came of it."""
+    read = plan.read_by_run and plan.read_by_run >= plan.opened_by_run and plan.read_by_run < run
+    return bool(read) and not (plan.batches and staging.committed_by_sink(state, plan.batches))
+
+
+def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], after: int, through: int) -> list[wire.RangePart]:
+    start, end = consumer.boundary(after), consumer.boundary(through)
+    parts = []
+    for number in sorted(end):
+        if end[number] <= start.get(number, 0):
+            continue
+        index = destination.partitions[number].log.index()
+        selections = [plan.assignments[number][1] for plan in plans if number in plan.assignments]
+        rows = sum(selection.rows for selection in selections)
+        size = sum(index.bytes_of(selection) for selection in selections)
+        parts.append(wire.RangePart(partition=number, first=start.get(number, 0), last=end[number], rows=rows, bytes=size))
+    return parts
+
+
+def _consumer_of(state: State, who: wire.ConsumerRef) -> tuple[Destination, Consumer]:
+    planning.check_cluster(state, who)
+    if not who.incarnation:
+        raise InvalidRequest("a range needs the incarnation that its offsets were planned for: pass offsets on unchanged")
+    destination = state.destination_of(who.destination, who.destination_id)
+    consumer = planning.find(state, destination, who)
+    assert consumer is not None
+    return destination, consumer
+
+
+def acknowledge_range(ledger: Ledger, request: wire.AcknowledgeRangeRequest) -> wire.AcknowledgeRangeResponse:
+    """Acknowledges everything before `end`."""
+    destination, consumer = _consumer_of(ledger.state, request.who)
+    through = consumer.locate(dict(request.end.next))
+    return wire.AcknowledgeRangeResponse(rows=planning.acknowledge(ledger, destination, consumer, through))
+
+
+def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
+    """Returns the rows with delivery numbers [first, last) of a partition, or of a browse view.
+
+    Never fenced: within a run the same numbers give the same rows until they are acknowledged, and returned ones nothing.
+
+    Raises:
+        DataLost: acknowledged, and no longer kept.
+        SharedRange: another consumer of this queue was read in the same batch of the same query.
+    """
+    opened = command.open
+    if opened.browse:
+        return browse(ledger, opened)
+    planning.check_cluster(ledger.state, opened.who)
+    destination = ledger.state.destination_of(opened.who.destination, opened.who.destination_id)
+    consumer = destination.consumers.get(opened.who.incarnation)
+    if consumer is None:
+        planning.find(ledger.state, destination, opened.who)
+        raise AssertionError("find raises for an incarnation that is not there")
+    if opened.partition >= len(destination.partitions):
+        raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
+    _check_kept(consumer, opened)
+    plans = [plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)]
+    _note_read(ledger, destination, consumer, plans, opened)
+    return [_view(ledger.state, destination, plan, opened) for plan in plans]
+
+
+def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
+    if opened.partition not in plan.assignments:
+        return False
+    first, selection = plan.assignments[opened.partition]
+    return first < opened.last and opened.first < first + selection.rows
+
+
+def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> None:
+    if opened.first < consumer.floor.get(opened.partition, 0) or opened.last > consumer.next.get(opened.partition, 0):
+        raise DataLost(
+            f"deliveries {opened.first} to {opened.last} of partition {opened.partition} of consumer {consumer.label!r} are not kept "
+            f"(kept are {consumer.floor.get(opened.partition, 0)} to {consumer.next.get(opened.partition, 0)}): they were acknowledged"
+        )
+
+
+def _note_read(ledger: Ledger, destination: Destination, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch) -> None:
+    batch = (opened.query_id, opened.batch_id)
+    if opened.query_id and any(
+        batch in plan.batches for other, plan in destination.plans() if other is not consumer and plan.pending
+    ):
+        raise SharedRange(
+            f"batch {opened.batch_id} of query {opened.query_id} reads queue {destination.name!r} twice, as in a self-join: each message goes to "
+            "one reader only. Use a topic, or read once and reuse the DataFrame"
+        )
+    new = [
+        plan.number for plan in plans if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)
+    ]
+    if new:
+        ledger.record(
+            range_read={
+                "destination": destination.number,
+                "incarnation": consumer.incarnation,
+                "run": opened.who.run,
+                "plans": new,
+                "query_id": opened.query_id,
+                "batch_id": opened.batch_id,
+            }
+        )
+
+
+def _view(state: State, destination: Destination, plan: Plan, opened: wire.OpenFetch) -> RowsView:
+    first, selection = plan.assignments[opened.partition]
+    low = max(opened.first - first, 0)
+    rows = selection.slice(low, opened.last - first)
+    state.totals.delivered += rows.rows
+    return make_view(
+        state,
+        destination,
+        opened.partition,
+        rows,
+        first_delivery=first + low,
+        delivery_count=plan.failed_attempts + 1,
+        attempts=tuple(destination.partitions[opened.partition].attempts),
+    )

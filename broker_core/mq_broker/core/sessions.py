@@ -1,0 +1,154 @@
+"""Connected consumers: credit, dispatch, exact acknowledgement, and what comes back when a stream ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mq_broker.core.admin import find_or_create
+from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession
+from mq_broker.core.destination import Destination
+from mq_broker.core.lanes import choose
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.selection import Selection, ranges_bitmap
+from mq_broker.core.session import Session
+from mq_broker.core.state import State
+from mq_broker.core.views import make_view
+from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed
+from mq_wire.v1.consume_pb2 import ConsumerOpened
+
+#: Rows that one session gets before the next one has its turn.
+TURN_ROWS = 65_536
+
+
+def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
+    opened = command.open
+    destination = find_or_create(ledger, opened.destination, opened.create)
+    state = ledger.state
+    session = Session(
+        state.next_session,
+        destination.name,
+        opened.batch_rows_max or TURN_ROWS,
+        opened.credit.rows,
+        opened.credit.bytes,
+        command.deliver,
+    )
+    state.next_session += 1
+    state.sessions[session.number] = destination.sessions[session.number] = session
+    state.stirred.add(destination.name)
+    return ConsumerOpened(session=session.number, destination_id=destination.destination_id)
+
+
+def _session(state: State, number: int) -> Session:
+    session = state.sessions.get(number)
+    if session is None:
+        raise SessionClosed(f"consumer session {number} is closed: its deliveries may have gone to somebody else; receive them again")
+    return session
+
+
+def add_credit(ledger: Ledger, command: AddCredit) -> None:
+    session = _session(ledger.state, command.session)
+    session.credit_rows += command.rows
+    session.credit_bytes += command.bytes
+    session.seen_rows += command.rows
+    ledger.state.stirred.add(session.destination)
+
+
+def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
+    """Takes exactly these rows off the queue.
+
+    Raises:
+        NotAssigned: the session does not hold some of them; nothing is acknowledged.
+    """
+    state = ledger.state
+    session = _session(state, command.session)
+    destination = state.destination(session.destination)
+    done = [(partition, ranges_bitmap(*_checked(starts, stops))) for partition, starts, stops in command.partitions if len(starts)]
+    for partition, offsets in done:
+        missing = session.missing(partition, offsets)
+        if missing:
+            raise NotAssigned(
+                f"consumer session {session.number} does not hold offset {missing.min()} of partition {partition} of {session.destination!r} "
+                f"(and {len(missing) - 1} more): acknowledge each delivered row once"
+            )
+    if not done:
+        return 0
+    for partition, offsets in done:
+        session.release(partition, offsets)
+    ledger.record(
+        acknowledged={
+            "destination": destination.number,
+            "rows": [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in done],
+        }
+    )
+    rows = sum(len(offsets) for _, offsets in done)
+    state.totals.acknowledged += rows
+    return rows
+
+
+def _checked(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if (starts < 0).any() or (stops <= starts).any():
+        raise InvalidRequest("an acknowledged range must begin at 0 or above and end behind its first offset")
+    return starts, stops
+
+
+def close_session(ledger: Ledger, command: CloseSession) -> None:
+    """Gives back what the session holds. Only rows that reached the application count as failed attempts (semantics.md L.4, 3)."""
+    state = ledger.state
+    session = state.sessions.pop(command.session, None)
+    if session is None:
+        return
+    destination = state.by_name.get(session.destination)
+    if destination is None or destination.sessions.pop(session.number, None) is None:
+        return
+    seen = session.seen()
+    for partition, lanes in session.held.items():
+        destination.partitions[partition].give_back(lanes.selection())
+    if seen:
+        rows = [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()]
+        ledger.record(returned={"destination": destination.number, "rows": rows})
+    state.stirred.add(session.destination)
+
+
+def dispatch(ledger: Ledger) -> None:
+    """Hands ready rows to sessions with credit, in turns. Called after the sync, so that nothing leaves that is not on disk."""
+    state = ledger.state
+    stirred, state.stirred = state.stirred, set()
+    for name in stirred:
+        destination = state.by_name.get(name)
+        if destination is not None and destination.sessions:
+            _dispatch(ledger, destination)
+
+
+def _dispatch(ledger: Ledger, destination: Destination) -> None:
+    waiting = [session for session in destination.sessions.values() if session.wants_rows()]
+    ready = destination.ready_rows()
+    while waiting and ready:
+        for session in waiting:
+            ready -= _deliver(ledger, destination, session, min(session.credit_rows, session.batch_rows_max, ready))
+            if ready <= 0:
+                break
+        waiting = [session for session in waiting if session.wants_rows()]
+    # The first in line is last next time.
+    if len(destination.sessions) > 1:
+        first = next(iter(destination.sessions))
+        destination.sessions[first] = destination.sessions.pop(first)
+
+
+def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int) -> int:
+    chosen = choose([partition.ready for partition in destination.partitions], rows)
+    given = 0
+    for number, selection in enumerate(chosen):
+        if not selection.rows or not session.wants_rows():
+            continue
+        partition = destination.partitions[number]
+        index = partition.log.index()
+        fitting = max(index.rows_within(selection, session.credit_bytes), 1)
+        taken: Selection = selection.slice(0, fitting)
+        partition.ready.remove(taken.lanes)
+        session.take(number, taken, index.bytes_of(taken))
+        given += taken.rows
+        ledger.state.totals.delivered += taken.rows
+        session.deliver(make_view(ledger.state, destination, number, taken, attempts=tuple(partition.attempts)))
+    return given
+
+

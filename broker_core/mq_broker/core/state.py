@@ -1,0 +1,88 @@
+"""Everything the broker knows, in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from mq_broker.core.commands import Settings
+from mq_broker.core.destination import Destination
+from mq_broker.core.log import FrameIndex
+from mq_broker.core.selection import Selection
+from mq_broker.core.session import Session
+from mq_broker.core.staged import Marker, StagedSet
+from mq_wire.errors import DestinationRecreated, UnknownDestination
+
+
+@dataclass(slots=True)
+class BrowseView:
+    """What `OpenBrowse` froze, for a limited time."""
+
+    destination: str
+    destination_id: bytes
+    partitions: dict[int, tuple[Selection, FrameIndex]]
+    pins: frozenset[int]
+    last_used_us: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since this process started."""
+
+    published: int = 0
+    delivered: int = 0
+    acknowledged: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """Durable state is changed by `apply` alone; what follows `# volatile` lives as long as the process."""
+
+    cluster_id: bytes
+    settings: Settings
+    epoch: int = 0
+    next_destination: int = 1
+    by_name: dict[str, Destination] = field(default_factory=dict)
+    by_number: dict[int, Destination] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)
+    staged: dict[bytes, StagedSet] = field(default_factory=dict)
+    markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
+    #: Newest writer epoch seen per query.
+    query_epochs: dict[str, int] = field(default_factory=dict)
+    #: Batches whose input was freed by a takeover or release: they may never stage or commit again.
+    fenced_batches: set[tuple[str, int]] = field(default_factory=set)
+
+    # volatile
+    sessions: dict[int, Session] = field(default_factory=dict)
+    next_session: int = 1
+    held_runs: set[int] = field(default_factory=set)
+    silent_runs: dict[int, int] = field(default_factory=dict)
+    browses: dict[bytes, BrowseView] = field(default_factory=dict)
+    pins: Counter[int] = field(default_factory=Counter)
+    totals: Totals = field(default_factory=Totals)
+    #: Destinations that may have rows for sessions that wait.
+    stirred: set[str] = field(default_factory=set)
+    #: (kind, ...) keys of snapshot parts that changed since the last snapshot.
+    dirty: set[tuple[object, ...]] = field(default_factory=set)
+
+    def destination(self, name: str) -> Destination:
+        """Returns the destination of this name.
+
+        Raises:
+            UnknownDestination: there is none.
+        """
+        found = self.by_name.get(name)
+        if found is None:
+            raise UnknownDestination(f"there is no destination {name!r}: create it with `mq create {name}`, or check the name")
+        return found
+
+    def destination_of(self, name: str, destination_id: bytes) -> Destination:
+        """Returns the destination of this name, which must still be the one with this id (empty = any)."""
+        found = self.by_name.get(name)
+        if destination_id and (found is None or found.destination_id != destination_id):
+            now = "does not exist any more" if found is None else "was deleted and created again"
+            raise DestinationRecreated(
+                f"destination {name!r} {now}: the offsets belong to {destination_id.hex()}. Start the query with a new checkpoint"
+            )
+        return found if found is not None else self.destination(name)

@@ -1,0 +1,114 @@
+"""Views of rows that leave: pinned, so that no segment is recycled under them."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from mq_broker.core.commands import ReleaseView, RowsView
+from mq_broker.core.destination import Destination
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.log import FrameIndex
+from mq_broker.core.selection import Selection
+from mq_broker.core.state import BrowseView, State
+from mq_wire.errors import DataLost
+from mq_wire.v1 import subscribe_pb2 as wire
+
+
+def make_view(
+    state: State,
+    destination: Destination,
+    partition: int,
+    selection: Selection,
+    first_delivery: int = 0,
+    delivery_count: int = 1,
+    attempts: tuple[BitMap64, ...] = (),
+    index: FrameIndex | None = None,
+) -> RowsView:
+    """Returns a pinned view of `selection`, which must have rows; give it back with `ReleaseView`. `index`: an older one that has them."""
+    if index is None:
+        index = destination.partitions[partition].log.index()
+    pins = index.segments(*selection.span())
+    state.pins.update(pins)
+    return RowsView(
+        destination=destination.name,
+        partition=partition,
+        log_id=destination.destination_id,
+        selection=selection,
+        first_delivery=first_delivery,
+        frames=index,
+        delivery_count=delivery_count,
+        attempts=attempts,
+        pins=pins,
+    )
+
+
+def release_view(ledger: Ledger, command: ReleaseView) -> None:
+    unpin(ledger.state, command.view.pins)
+
+
+def unpin(state: State, pins: frozenset[int]) -> None:
+    state.pins.subtract(pins)
+    for segment in pins:
+        if state.pins[segment] <= 0:
+            del state.pins[segment]
+
+
+def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBrowseResponse:
+    """Freezes what is on the queue now, ready and assigned, for whoever reads it within `browse_ttl_us`. Nothing is consumed."""
+    state = ledger.state
+    destination = state.destination(request.destination)
+    handle = ledger.new_id()
+    response = wire.OpenBrowseResponse(browse=handle, destination_id=destination.destination_id)
+    partitions: dict[int, tuple[Selection, FrameIndex]] = {}
+    pins: frozenset[int] = frozenset()
+    for number, partition in enumerate(destination.partitions):
+        selection = waiting(destination, number)
+        if selection.rows:
+            index = partition.log.index()
+            partitions[number] = selection, index
+            pins |= index.segments(*selection.span())
+            response.parts.add(partition=number, first=0, last=selection.rows, rows=selection.rows, bytes=index.bytes_of(selection))
+    state.pins.update(pins)
+    state.browses[handle] = BrowseView(destination.name, destination.destination_id, partitions, pins, ledger.now_us)
+    return response
+
+
+def waiting(destination: Destination, number: int) -> Selection:
+    """Returns every row of a partition that is not acknowledged, whoever holds it, by priority."""
+    lanes: dict[int, BitMap64] = {}
+    held = [session.held[number].selection() for session in destination.sessions.values() if number in session.held]
+    planned = [plan.assignments[number][1] for _, plan in destination.plans() if plan.pending and number in plan.assignments]
+    for selection in (destination.partitions[number].ready.selection(), *held, *planned):
+        for priority, offsets in selection.lanes:
+            lanes[priority] = lanes.get(priority, BitMap64()) | offsets
+    return Selection.of(sorted(lanes.items(), reverse=True))
+
+
+def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
+    """Returns rows [first, last) of a partition of a browse view.
+
+    Raises:
+        DataLost: the view has expired, or the queue is gone.
+    """
+    state = ledger.state
+    view = state.browses.get(opened.browse)
+    destination = state.by_name.get(view.destination) if view is not None else None
+    if view is None or destination is None or destination.destination_id != view.destination_id:
+        raise DataLost("this browse view is no longer kept: read the queue again")
+    view.last_used_us = ledger.now_us
+    if opened.partition not in view.partitions:
+        return []
+    frozen, index = view.partitions[opened.partition]
+    selection = frozen.slice(opened.first, opened.last)
+    if not selection.rows:
+        return []
+    attempts = tuple(destination.partitions[opened.partition].attempts)
+    return [make_view(state, destination, opened.partition, selection, opened.first, attempts=attempts, index=index)]
+
+
+def expire_browses(ledger: Ledger) -> None:
+    limit = ledger.now_us - ledger.state.settings.browse_ttl_us
+    for handle, view in list(ledger.state.browses.items()):
+        if view.last_used_us < limit:
+            del ledger.state.browses[handle]
+            unpin(ledger.state, view.pins)

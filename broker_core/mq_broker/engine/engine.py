@@ -1,0 +1,225 @@
+"""One thread that turns what has arrived into one turn of the journal, syncs it, and only then lets the replies go."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import Publish, RowsView, Tick
+from mq_broker.engine.housekeeping import Housekeeping
+from mq_broker.engine.rows import RowReader
+from mq_broker.journal.frames import frame_bytes
+from mq_broker.journal.journal import Journal
+from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed
+from mq_wire.v1.admin_pb2 import StatsRequest
+from mq_wire.v1.common_pb2 import RowsHeader
+from mq_wire.v1.subscribe_pb2 import PlanRequest
+
+#: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
+TURN_COMMANDS_MAX: Final = 2048
+TURN_BYTES_MAX: Final = 16 << 20
+#: Room for the entries of one command without records; a plan names up to millions of rows.
+STATE_BYTES: Final = 1 << 20
+PLAN_BYTES: Final = 24 << 20
+#: Journal header of a published batch, at most.
+PUBLISH_HEADER_BYTES: Final = 2048
+TICK_S: Final = 1.0
+
+Done = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """Ends the engine's thread."""
+
+
+class Engine:
+    """Owns the core and the writing side of the journal.
+
+    Args:
+        broker: the core, recovered.
+        journal: open for writing; the core's sink.
+        housekeeping: snapshots and space.
+        now_us: wall clock, microseconds.
+        on_failure: told once when storage failed or the core has a bug that left a turn half-made; the process must end.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        journal: Journal,
+        housekeeping: Housekeeping,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._broker, self._journal, self._housekeeping = broker, journal, housekeeping
+        self._now_us, self._on_failure = now_us, on_failure
+        self._rows = RowReader(journal)
+        self._inbox: queue.SimpleQueue[tuple[Any, Done]] = queue.SimpleQueue()
+        self._replies: list[tuple[Done, Any]] = []
+        self._waiters: dict[str, list[threading.Event]] = {}
+        self._waiters_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.failed: BaseException | None = None
+
+    def start(self) -> None:
+        """Begins to serve."""
+        self._thread = threading.Thread(target=self._run, name="mq-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answers what has arrived, syncs, takes a snapshot and closes the journal."""
+        if self._thread is None:
+            return
+        self._stopping = True
+        self._inbox.put((_Stop(), lambda reply: None))
+        self._thread.join()
+        self._thread = None
+
+    def submit(self, command: Any, done: Done) -> None:
+        """Hands a command over. `done` gets the reply, or the error as a value, on the engine's thread once it is durable."""
+        if self.failed is not None:
+            done(StorageFailed(f"the broker's storage failed ({self.failed}): it restarts and recovers from disk"))
+        elif self._stopping:
+            done(BrokerUnavailable("the broker is stopping: try again when it is back"))
+        else:
+            self._inbox.put((command, done))
+
+    def call(self, command: Any, timeout: float | None = None) -> Any:
+        """Returns the reply to a command once it is durable.
+
+        Raises:
+            MqError: as the command's handler says; Busy when there was no answer within `timeout` seconds.
+        """
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.submit(command, answer.put)
+        try:
+            reply = answer.get(timeout=timeout)
+        except queue.Empty:
+            raise Busy(f"no answer within {timeout} s: the broker is overloaded, try again") from None
+        if isinstance(reply, MqError):
+            raise reply
+        return reply
+
+    def read(self, view: RowsView, columns: int, batch_rows_max: int, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
+        """Yields the rows of a pinned view as record batches, on the caller's thread. See `RowReader.read`."""
+        return self._rows.read(view, columns, batch_rows_max, start_row)
+
+    def wait_for_rows(self, destination: str, timeout: float) -> None:
+        """Returns when rows became ready in a destination, at the latest after `timeout` seconds."""
+        event = threading.Event()
+        with self._waiters_lock:
+            self._waiters.setdefault(destination, []).append(event)
+        event.wait(timeout)
+        with self._waiters_lock:
+            waiting = self._waiters.get(destination, [])
+            if event in waiting:
+                waiting.remove(event)
+            if not waiting:
+                self._waiters.pop(destination, None)
+
+    def _run(self) -> None:
+        next_tick = time.monotonic() + TICK_S
+        try:
+            while True:
+                if time.monotonic() >= next_tick:
+                    self._inbox.put((Tick(), lambda reply: None))
+                    next_tick = time.monotonic() + TICK_S
+                stop = self._take(max(next_tick - time.monotonic(), 0))
+                self._finish_turn()
+                self._housekeeping.step(self._broker, self._now_us())
+                if stop:
+                    break
+            self._housekeeping.finish(self._broker)
+            self._journal.close()
+        except BaseException as error:
+            # Nothing that was not synced may be answered, and nothing may be written on top of it: the process ends here.
+            self.failed = error
+            if self._on_failure is not None:
+                self._on_failure(error)
+            if not isinstance(error, MqError):
+                raise
+
+    def _take(self, timeout: float) -> bool:
+        """Handles what has arrived, up to the bounds of a turn. Returns whether to stop."""
+        try:
+            command, done = self._inbox.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        now_us = self._now_us()
+        size, count = 0, 0
+        while not isinstance(command, _Stop):
+            size += self._handle(command, done, now_us)
+            count += 1
+            if count >= TURN_COMMANDS_MAX or size >= TURN_BYTES_MAX:
+                return False
+            try:
+                command, done = self._inbox.get_nowait()
+            except queue.Empty:
+                return False
+        return True
+
+    def _handle(self, command: Any, done: Done, now_us: int) -> int:
+        size = _size_bound(command)
+        ledger = self._broker.ledger
+        before = ledger.entries
+        try:
+            self._make_room(command, size)
+            reply = self._broker.handle(command, now_us)
+        except StorageFailed:
+            raise
+        except MqError as error:
+            reply = error
+        except Exception as error:
+            if ledger.entries != before:
+                raise
+            reply = InternalError(f"{type(error).__name__} while handling {type(command).__name__}: {error}. Please report it")
+            reply.__cause__ = error
+        if isinstance(command, StatsRequest) and not isinstance(reply, MqError):
+            reply.broker.turns = self._journal.position.turn
+            reply.broker.journal_bytes = self._journal.used_bytes()
+            reply.broker.segments = len(self._journal.segments())
+        self._replies.append((done, reply))
+        return size if isinstance(command, Publish) else 0
+
+    def _make_room(self, command: Any, size: int) -> None:
+        """A turn lies in one segment: what would not fit any more goes into the next one."""
+        size = min(size, self._journal.turn_bytes_max // 2)
+        if not self._journal.fits(size):
+            self._finish_turn()
+            self._journal.reserve(size, for_state=not isinstance(command, Publish))
+        elif isinstance(command, Publish):
+            self._journal.reserve(size)
+
+    def _finish_turn(self) -> None:
+        """Writes and syncs, then answers, then hands out rows: nothing leaves before it is on disk."""
+        self._journal.commit()
+        replies, self._replies = self._replies, []
+        for done, reply in replies:
+            done(reply)
+        stirred = self._broker.state.stirred
+        if stirred:
+            self._wake(stirred)
+            self._broker.dispatch(self._now_us())
+
+    def _wake(self, destinations: set[str]) -> None:
+        if not self._waiters:
+            return
+        with self._waiters_lock:
+            for name in destinations & self._waiters.keys():
+                for event in self._waiters.pop(name):
+                    event.set()
+
+
+def _size_bound(command: Any) -> int:
+    if isinstance(command, Publish):
+        return frame_bytes(PUBLISH_HEADER_BYTES, command.records.size) + STATE_BYTES // 16
+    return PLAN_BYTES if isinstance(command, PlanRequest) else STATE_BYTES

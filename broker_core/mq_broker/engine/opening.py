@@ -1,0 +1,80 @@
+"""From a data directory to an engine: snapshot, replay, and a journal open for writing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from uuid import UUID
+
+import pyarrow as pa
+
+from mq_broker.core import snapshot
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import Settings
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
+from mq_broker.journal.directory import DataDirectory
+from mq_broker.journal.disk import Disk
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.journal.snapshots import SnapshotStore
+
+
+def open_engine(
+    directory: DataDirectory,
+    settings: Settings,
+    journal_settings: JournalSettings,
+    snapshot_settings: SnapshotSettings | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
+) -> Engine:
+    """Returns an engine over what the data directory holds, not yet started.
+
+    Raises:
+        BrokerFault: see `Journal.recover` and `SnapshotStore`; nothing was changed.
+    """
+    identity = directory.identity
+    broker, journal, housekeeping = recover(
+        directory.journal_disk,
+        directory.snapshot_disk,
+        identity.cluster.bytes,
+        identity.journal,
+        settings,
+        journal_settings,
+        snapshot_settings,
+        created=identity.created,
+    )
+    if not identity.created:
+        directory.finish()
+    return Engine(broker, journal, housekeeping, on_failure=on_failure)
+
+
+def recover(
+    journal_disk: Disk,
+    snapshot_disk: Disk,
+    cluster_id: bytes,
+    journal_id: UUID,
+    settings: Settings,
+    journal_settings: JournalSettings,
+    snapshot_settings: SnapshotSettings | None = None,
+    *,
+    created: bool,
+    new_id: Callable[[], bytes] = lambda: os.urandom(16),
+) -> tuple[Broker, Journal, Housekeeping]:
+    """Returns core, journal and housekeeping as the disks have them; `created` tells whether there is a journal yet."""
+    store = SnapshotStore(snapshot_disk, journal_id)
+    if not created:
+        journal = Journal.create(journal_disk, journal_settings, journal_id)
+        broker = Broker(cluster_id, settings, journal, new_id)
+        return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings)
+    loaded = store.load()
+    journal, turns = Journal.recover(journal_disk, journal_settings, journal_id, loaded[0] if loaded is not None else None)
+    broker = Broker(cluster_id, settings, journal, new_id)
+    kept: set[str] = set()
+    if loaded is not None:
+        parts = list(loaded[1])
+        kept = {key for key, _ in parts}
+        snapshot.restore(broker.state, iter(parts))
+    for turn in turns:
+        for entry in turn.entries:
+            broker.replay(entry.header, None if entry.body is None else pa.py_buffer(entry.body), entry.place)
+    return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, kept)

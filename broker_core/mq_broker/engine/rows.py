@@ -1,0 +1,240 @@
+"""Rows on their way out: which slices of which frames, and record batches of them, without touching a row.
+
+A frame that leaves whole goes out as the bytes that came in. Only what is scattered (mixed priorities) or merged (small frames) is
+decoded and written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from mq_broker.core.commands import RowsView
+from mq_broker.core.log import FrameIndex
+from mq_broker.core.selection import offsets_array, range_bitmap
+from mq_broker.journal.frames import Place
+from mq_broker.journal.journal import Journal
+from mq_wire import envelope
+from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
+from mq_wire.v1.common_pb2 import RowsHeader
+
+#: Above this a merged batch is not filled up any further: room is left for Arrow's padding and metadata.
+_MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one frame: `rows` from `start` on, or those at `indices` (ascending). `offsets` is None where they are contiguous."""
+
+    frame: int
+    priority: int
+    rows: int
+    start: int
+    indices: np.ndarray | None
+    offsets: np.ndarray | None
+    base_offset: int
+
+
+def pieces(index: FrameIndex, priority: int, offsets: BitMap64) -> Iterator[Piece]:
+    """Returns, in order, which rows of which frames hold `offsets`."""
+    low, high = offsets.min(), offsets.max()
+    first, counts = index.rows_per_frame(offsets)
+    contiguous = high - low + 1 == len(offsets)
+    positions = None if contiguous else offsets_array(offsets)
+    at = 0
+    for frame, rows in enumerate(counts.tolist(), first):
+        if not rows:
+            continue
+        base = int(index.bases[frame])
+        kept = index.sparse.get(base)
+        if positions is None and kept is None:
+            start = low + at - base
+            yield Piece(frame, priority, rows, start, None, None, low + at)
+        else:
+            window = np.arange(low + at, low + at + rows) if positions is None else positions[at : at + rows]
+            yield _scattered(frame, priority, base, window, kept)
+        at += rows
+
+
+def _scattered(frame: int, priority: int, base: int, offsets: np.ndarray, kept: BitMap64 | None) -> Piece:
+    indices = offsets - base if kept is None else np.searchsorted(offsets_array(kept), offsets)
+    rows, first = len(offsets), int(offsets[0])
+    together = int(indices[-1]) - int(indices[0]) + 1 == rows
+    return Piece(
+        frame,
+        priority,
+        rows,
+        int(indices[0]),
+        None if together else indices,
+        None if int(offsets[-1]) - first + 1 == rows else offsets,
+        first,
+    )
+
+
+class RowReader:
+    """Reads views from the journal's mapped segments. Safe for many threads; every body's checksum is verified."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
+        """Yields (header, Arrow IPC record batch) pairs of the view's rows in order.
+
+        Args:
+            view: pinned rows.
+            columns: envelope columns wanted; 0 = all. The value always comes along, since no envelope is without.
+            batch_rows_max: rows of one batch; 0 = up to RECORDS_ROWS_MAX.
+            start_row: begin behind so many rows.
+
+        Raises:
+            JournalDamaged: rotten bytes; nothing of them leaves.
+        """
+        wanted = (columns or envelope.ALL_COLUMNS) | envelope.VALUE
+        limit = min(batch_rows_max or RECORDS_ROWS_MAX, RECORDS_ROWS_MAX)
+        delivery = view.first_delivery + start_row
+        for group in _grouped(view, limit, start_row):
+            header, records = self._batch(view, group, wanted, delivery)
+            delivery += header.rows
+            yield header, records
+
+    def _batch(self, view: RowsView, group: list[Piece], wanted: int, delivery: int) -> tuple[RowsHeader, pa.Buffer]:
+        frames = view.frames.frames
+        if len(group) == 1:
+            piece = group[0]
+            frame = frames[piece.frame]
+            held = int(frame["columns"])
+            # The priority column may stay: readers take priorities from the header.
+            if piece.rows == self._stored_rows(view, piece) and not held & ~(wanted | envelope.PRIORITY):
+                return _header(view, group, held, delivery), self._body(frame)
+        union = 0
+        for piece in group:
+            union |= int(frames[piece.frame]["columns"]) & wanted & ~envelope.PRIORITY
+        batches = [self._decoded(view, piece, union) for piece in group]
+        batch = batches[0] if len(batches) == 1 else _concatenated(batches)
+        return _header(view, group, union, delivery), envelope.encode(batch)
+
+    @staticmethod
+    def _stored_rows(view: RowsView, piece: Piece) -> int:
+        kept = view.frames.sparse.get(int(view.frames.bases[piece.frame]))
+        return int(view.frames.frames[piece.frame]["span"]) if kept is None else len(kept)
+
+    def _body(self, frame: np.void) -> pa.Buffer:
+        place = Place(int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"]))
+        return self._journal.body(place)
+
+    def _decoded(self, view: RowsView, piece: Piece, union: int) -> pa.RecordBatch:
+        frame = view.frames.frames[piece.frame]
+        batch = envelope.decode_trusted(self._body(frame), int(frame["columns"]))
+        schema = envelope.schema_of(union)
+        missing = [field for field in schema if field.name not in batch.schema.names]
+        arrays = {name: batch.column(name) for name in schema.names if name in batch.schema.names}
+        arrays.update({field.name: pa.nulls(batch.num_rows, field.type) for field in missing})
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        if piece.indices is not None:
+            return batch.take(pa.array(piece.indices))
+        return batch.slice(piece.start, piece.rows)
+
+
+def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]]:
+    """Yields the pieces of one record batch after the other. A piece that fits no more is cut."""
+    group: list[Piece] = []
+    rows, size = 0, 0.0
+    selection = view.selection.slice(start_row, view.selection.rows)
+    for priority, offsets in selection.lanes:
+        for whole in pieces(view.frames, priority, offsets):
+            frame = view.frames.frames[whole.frame]
+            mean = int(frame["size"]) / max(_rows_in(view.frames, whole.frame), 1)
+            piece: Piece | None = whole
+            while piece is not None:
+                if group and (rows + piece.rows > limit or size + piece.rows * mean > _MERGED_BYTES):
+                    yield group
+                    group, rows, size = [], 0, 0.0
+                head, piece = _cut(piece, limit)
+                group.append(head)
+                rows, size = rows + head.rows, size + head.rows * mean
+    if group:
+        yield group
+
+
+def _rows_in(index: FrameIndex, frame: int) -> int:
+    kept = index.sparse.get(int(index.bases[frame])) if index.sparse else None
+    return int(index.frames[frame]["span"]) if kept is None else len(kept)
+
+
+def _cut(piece: Piece, rows: int) -> tuple[Piece, Piece | None]:
+    if piece.rows <= rows:
+        return piece, None
+    halves = []
+    for low, high in ((0, rows), (rows, piece.rows)):
+        indices = None if piece.indices is None else piece.indices[low:high]
+        offsets = None if piece.offsets is None else piece.offsets[low:high]
+        halves.append(
+            Piece(
+                piece.frame,
+                piece.priority,
+                high - low,
+                piece.start + low if indices is None else int(indices[0]),
+                indices,
+                offsets,
+                piece.base_offset + low if offsets is None else int(offsets[0]),
+            )
+        )
+    return halves[0], halves[1]
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    merged: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return merged
+
+
+def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> RowsHeader:
+    frames = view.frames.frames
+    rows = sum(piece.rows for piece in group)
+    header = RowsHeader(partition=view.partition, rows=rows, columns=columns, log_id=view.log_id, first_delivery=delivery)
+    base = group[0].base_offset
+    expected = base
+    for piece in group:
+        if piece.offsets is not None or piece.base_offset != expected:
+            header.offsets = np.concatenate([_offsets(p) for p in group]).astype("<i8").tobytes()
+            break
+        expected += piece.rows
+    header.base_offset = base
+    numbers: dict[int, int] = {}
+    for piece in group:
+        frame = frames[piece.frame]
+        producer = int(frame["producer"])
+        if producer not in numbers:
+            numbers[producer] = len(numbers)
+            header.producers.append(view.frames.producers[producer])
+        for run_rows, count in _counts(view, piece):
+            header.run_rows.append(run_rows)
+            header.append_time_us.append(int(frame["time_us"]))
+            header.priority.append(piece.priority)
+            header.delivery_count.append(count)
+            header.producer.append(numbers[producer])
+            header.sequence_shift.append(int(frame["shift"]))
+    return header
+
+
+def _offsets(piece: Piece) -> np.ndarray:
+    return piece.offsets if piece.offsets is not None else np.arange(piece.base_offset, piece.base_offset + piece.rows)
+
+
+def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
+    """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher counts."""
+    if not view.attempts:
+        return [(piece.rows, view.delivery_count)]
+    offsets = _offsets(piece)
+    low, high = int(offsets[0]), int(offsets[-1]) + 1
+    counts = np.full(piece.rows, view.delivery_count)
+    for level in view.attempts:
+        if level.range_cardinality(low, high):
+            counts += np.isin(offsets, offsets_array(level & range_bitmap(low, high)), assume_unique=True)
+    edges = np.flatnonzero(np.diff(counts)) + 1
+    starts = np.concatenate(([0], edges))
+    return list(zip(np.diff(np.append(starts, piece.rows)).tolist(), counts[starts].tolist(), strict=True))
