@@ -9,8 +9,6 @@ What the journal relies on, and nothing more:
 `RealDisk` is the operating system; `mq_broker.testing.memory_disk.MemoryDisk` is its twin for tests.
 """
 
-
-
 from __future__ import annotations
 
 import mmap

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,12 +45,19 @@ class JournalPosition:
 #: Before the first turn of every journal.
 BEGINNING: Final = JournalPosition(segment=1, position=FIRST_POSITION, turn=0, generation=0, trailer_crc=0)
 
-Entry = tuple[memoryview, memoryview | None, Place | None]
+
+class Entry(NamedTuple):
+    """One entry as recovered: its header, its body and where that lies (None without body)."""
+
+    header: memoryview
+    body: memoryview | None
+    place: Place | None
+
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn as recovered: its number, its entries (header, body, place of the body) and the position behind it.
+    """One turn as recovered: its number, its entries, where it begins, and the position behind it.
 
     The views show the mapped segment; who keeps them beyond recovery pins the segment or copies.
     """
@@ -119,7 +126,7 @@ class TurnReader:
             if (frame.turn, frame.generation, frame.index) != (expected, generation, len(entries)):
                 return Reading.STALE
             entries_crc = frames.add_entry_crc(entries_crc, frame.crc)
-            entries.append((frame.header, body, frame.place()) if frame.has_body else (frame.header, None, None))
+            entries.append(Entry(frame.header, body, frame.place()) if frame.has_body else Entry(frame.header, None, None))
             position = frame.end
         closing = self._read_trailer(segment, view, position)
         if isinstance(closing, Reading):

@@ -1,7 +1,5 @@
 """The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes everything else away in a crash."""
 
-
-
 from __future__ import annotations
 
 import errno
