@@ -108,7 +108,8 @@ class FrameIndex:
 
     def _mean_bytes(self, first: int, count: int) -> np.ndarray:
         frames = self.frames[first : first + count]
-        return frames["size"] / np.maximum(frames["span"], 1)
+        means: np.ndarray = frames["size"] / np.maximum(frames["span"], 1)
+        return means
 
 
 class PartitionLog:

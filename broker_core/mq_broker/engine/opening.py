@@ -75,6 +75,6 @@ def recover(
         kept = {key for key, _ in parts}
         snapshot.restore(broker.state, iter(parts))
     for turn in turns:
-        for entry in turn.entries:
-            broker.replay(entry.header, None if entry.body is None else pa.py_buffer(entry.body), entry.place)
+        for header, body, place in turn.entries:
+            broker.replay(header, None if body is None else pa.py_buffer(body), place)
     return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, kept)
