@@ -42,8 +42,11 @@ class BrokerConfig:
     browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)
     run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
 
-    segment_bytes: int = _setting(128 << 20, "size of one journal file", 32 * RECORDS_BYTES_MAX, 64 * _GIB)
-    pool_segments: int = _setting(2, "empty journal files kept ready", 1, 1024)
+    segment_bytes: int = _setting(128 << 20, "size of one journal file", 8 * RECORDS_BYTES_MAX, _GIB)
+    pool_segments: int = _setting(2, "empty journal files kept ready", 2, 1024)
+
+    snapshot_bytes: int = _setting(256 << 20, "a snapshot is taken after so much journal; recovery replays at most about this", 1 << 20)
+    snapshot_interval_s: int = _setting(300, "and at the latest so long after the first change since the last one", 1)
 
     streams_max: int = _setting(2000, "streams open at the same time, over all clients", 1, 100_000)
     waits_max: int = _setting(256, "queries waiting for rows at the same time; others get their answer at once", 1, 100_000)

@@ -18,6 +18,8 @@ _MESSAGE_CHARS_MAX: Final = 2000
 def as_mq_error(error: BaseException) -> MqError:
     """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes to stderr."""
     if isinstance(error, MqError) and type(error) in TABLE:
+        if isinstance(error, InternalError) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__, file=sys.stderr)
         return error
     traceback.print_exception(error, file=sys.stderr)
     return InternalError(f"a bug in the broker: {type(error).__name__}: {error}; its stderr has the traceback, please report it")

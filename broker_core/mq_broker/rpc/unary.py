@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: What this broker can do beyond protocol version 1; clients look here before they ask.
 FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs")
 _WAIT_S_MAX: Final = 60.0
+#: Rows that become ready between a look and the wait behind it are seen after this at the latest.
+_WAIT_S_SLICE: Final = 0.1
 _RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
@@ -82,7 +84,7 @@ class UnaryCalls:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
-                self._engine.wait_for_rows(request.who.destination, remaining)
+                self._engine.wait_for_rows(request.who.destination, min(remaining, _WAIT_S_SLICE))
                 reply = self._engine.call(request)
         finally:
             self._waits.release()

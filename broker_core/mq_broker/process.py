@@ -1,0 +1,100 @@
+"""A broker as a process: puts the parts together and says when it is ready.
+
+It ends for one of three reasons only: it is told to, it cannot start, or its storage failed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Final
+
+from mq_broker.config import BrokerConfig
+from mq_broker.core.commands import Settings
+from mq_broker.engine.housekeeping import SnapshotSettings
+from mq_broker.engine.opening import open_engine
+from mq_broker.journal.directory import DataDirectory
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.rpc.server import Server
+
+#: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
+EXIT_STORAGE_FAILED: Final = 70
+
+
+class BrokerProcess:
+    """Runs one broker in this process."""
+
+    def __init__(self, config: BrokerConfig, version: str) -> None:
+        self._config = config
+        self._version = version
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in signal handlers
+        self._ready = False
+
+    def run(self, *, stop_with_stdin: bool = False) -> int:
+        """Serves until SIGTERM, SIGINT, or with `stop_with_stdin` the end of stdin. Returns 0.
+
+        Raises:
+            MqError: it could not start, with the reason.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        if stop_with_stdin:
+            threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
+        config = self._config
+        with DataDirectory.open(config.data_dir) as directory:
+            engine = open_engine(directory, _core_settings(config), _journal_settings(config), _snapshot_settings(config), _die)
+            engine.start()
+            server = Server(engine, config, directory.identity.cluster.bytes, self._version)
+            try:
+                port = server.start()
+                self._ready = True
+                host = f"[{config.host}]" if ":" in config.host else config.host
+                sys.stdout.write(f"mq broker ready at mq://{host}:{port} (pid {os.getpid()}, data {directory.path})\n")
+                sys.stdout.flush()
+                self._told.get()
+            finally:
+                server.stop()
+                engine.stop()
+        return 0
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._ready:
+            raise SystemExit(0)  # recovery may be left at any moment
+        self._told.put(None)
+
+    def _watch_stdin(self) -> None:
+        # Not through sys.stdin: a daemon thread in its buffer would be an error at the end of the interpreter.
+        while os.read(0, 4096):
+            pass
+        self._told.put(None)
+
+
+def _die(error: BaseException) -> None:
+    """Ends the process at once: after a failed sync nobody knows what is on the disk, so nothing may be answered any more."""
+    sys.stderr.write(f"mq: the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    os._exit(EXIT_STORAGE_FAILED)
+
+
+def _core_settings(config: BrokerConfig) -> Settings:
+    return Settings(
+        auto_create=config.auto_create_destinations,
+        default_partitions=config.default_partitions,
+        destinations_max=config.destinations_max,
+        staged_ttl_us=config.staged_ttl_s * 1_000_000,
+        browse_ttl_us=config.browse_ttl_s * 1_000_000,
+        run_grace_us=config.run_grace_s * 1_000_000,
+        anonymous_producers_max=config.anonymous_producers_max,
+    )
+
+
+def _journal_settings(config: BrokerConfig) -> JournalSettings:
+    return JournalSettings(segment_bytes=config.segment_bytes, pool_segments=config.pool_segments)
+
+
+def _snapshot_settings(config: BrokerConfig) -> SnapshotSettings:
+    return SnapshotSettings(bytes=config.snapshot_bytes, interval_us=config.snapshot_interval_s * 1_000_000)

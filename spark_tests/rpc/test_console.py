@@ -1,0 +1,84 @@
+"""The command `mq`, each time as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from mq_broker import LocalBroker
+
+
+class Mq:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def __call__(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "mq_broker.console", *arguments, "--broker", self.address],
+            input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture
+def mq(module_broker: LocalBroker) -> Mq:
+    return Mq(module_broker.address)
+
+
+def test_send_and_receive(mq: Mq, queue_name: str) -> None:
+    assert mq("send", queue_name, "one", "two") == f"sent 2 messages to {queue_name}\n"
+    assert mq("send", queue_name, "urgent", "--priority", "9", "--key", "k", "--header", "a=b") == f"sent 1 message to {queue_name}\n"
+    first = mq("receive", queue_name, "--verbose")
+    assert first.endswith("\turgent\n")
+    assert "priority=9" in first
+    assert "key=k" in first
+    assert "a=b" in first
+    assert sorted(mq("receive", queue_name, "--count", "2").split()) == ["one", "two"]
+    assert "depth" in mq("stats", queue_name)
+    assert mq("receive", queue_name, "--count", "0", "--timeout", "0.2") == ""
+
+
+def test_lines_of_stdin(mq: Mq, queue_name: str) -> None:
+    mq("send", queue_name, stdin="a\nb\nc\n")
+    assert mq("receive", queue_name, "--count", "0", "--timeout", "0.5").splitlines() == ["a", "b", "c"]
+
+
+def test_without_ack_the_message_stays(mq: Mq, queue_name: str) -> None:
+    mq("send", queue_name, "stays")
+    assert mq("receive", queue_name, "--no-ack") == "stays\n"
+    assert mq("receive", queue_name) == "stays\n"
+
+
+def test_queues_create_delete(mq: Mq, queue_name: str) -> None:
+    assert mq("create", queue_name, "--partitions", "3") == f"created {queue_name} with 3 partitions\n"
+    heads, line = mq("queues", queue_name).splitlines()
+    assert heads.split()[:3] == ["QUEUE", "PARTITIONS", "READY"]
+    assert line.split()[:3] == [queue_name, "3", "0"]
+    mq("send", queue_name, "x")
+    assert "--force" in mq("delete", queue_name, code=1)
+    assert mq("delete", queue_name, "--force") == f"deleted {queue_name} with 1 messages\n"
+    assert len(mq("queues", queue_name).splitlines()) == 1
+
+
+def test_stats_of_the_broker(mq: Mq) -> None:
+    assert "memory (RssAnon)" in mq("stats")
+
+
+def test_consumers(mq: Mq) -> None:
+    assert mq("consumers", "list").split()[:2] == ["QUEUE", "CONSUMER"]
+    assert "there is no consumer 'ghost'" in mq("consumers", "release", "ghost", code=1)
+
+
+def test_errors_are_one_line(mq: Mq) -> None:
+    text = mq("send", "bad/name", "x", code=1)
+    assert text.startswith("mq: ")
+    assert len(text.splitlines()) == 1
+    nobody = Mq("mq://127.0.0.1:1")("queues", code=1)
+    assert "127.0.0.1:1" in nobody
+    assert len(nobody.splitlines()) == 1

@@ -1,0 +1,183 @@
+"""The broker as a process: how it starts, refuses to start, stops and comes back."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from mq_broker import LocalBroker
+from mq_wire.errors import BrokerUnavailable, InvalidOption
+from mq_wire.v1.admin_pb2 import HelloRequest, StatsRequest
+from mq_wire.v1.subscribe_pb2 import HoldRunRequest
+from spark_tests.rpc.client import Wire, batch_of, error_code, open_consumer, values_of
+from spark_tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def data_dir(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "broker"
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mq_broker.console", *arguments]
+
+
+def test_the_second_broker_on_a_directory_is_refused(broker: LocalBroker) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"in use|another broker"):
+        LocalBroker(broker.data_dir).start()
+    with Wire(broker.address) as wire:
+        assert wire.call("Hello", HelloRequest(protocol=1)).protocol == 1
+
+
+def test_a_directory_of_an_unknown_version_is_refused(data_dir: pathlib.Path) -> None:
+    with LocalBroker(data_dir):
+        pass
+    identity = data_dir / "identity"
+    identity.write_bytes(identity.read_bytes().replace(b'"format": 1', b'"format": 99'))
+    with pytest.raises(BrokerUnavailable) as caught:
+        LocalBroker(data_dir).start()
+    assert "exit code 1" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_foreign_directory_is_refused_and_left_alone(data_dir: pathlib.Path) -> None:
+    data_dir.mkdir()
+    (data_dir / "thesis.tex").write_text("important")
+    with pytest.raises(BrokerUnavailable, match="exit code 1"):
+        LocalBroker(data_dir).start()
+    assert [path.name for path in data_dir.iterdir() if path.name != "lock"] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(data_dir: pathlib.Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(command("broker", "--data-dir", str(data_dir), "--port", "0"), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process, process.stdout:
+        line = process.stdout.readline()
+        address, details = line.removeprefix("mq broker ready at ").split(" ", 1)
+        assert details == f"(pid {process.pid}, data {data_dir})\n"
+        with Wire(address) as wire:
+            wire.publisher("q").send(batch_of(values_of(10)))
+            consumer = open_consumer(wire, "q", 100)
+            run = wire.hold(HoldRunRequest())
+            next(run)
+            process.send_signal(number)
+            assert process.wait(20) == 0
+            assert process.stdout.read() == ""
+            with pytest.raises(grpc.RpcError) as caught:
+                list(consumer)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(grpc.RpcError) as caught:
+                next(run)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    with LocalBroker(data_dir) as again, Wire(again.address) as wire:
+        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
+
+
+def test_kill_and_start_keep_address_and_rows(broker: LocalBroker) -> None:
+    address = broker.address
+    with Wire(address) as wire:
+        wire.publisher("q").send(batch_of(values_of(10)))
+    first = broker.pid
+    broker.kill()
+    assert not broker.running
+    broker.start()
+    assert broker.address == address
+    assert broker.pid != first
+    with Wire(address) as wire:
+        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
+
+
+def test_it_ends_with_the_process_that_started_it(data_dir: pathlib.Path) -> None:
+    code = f"import os, mq_broker; b = mq_broker.LocalBroker({str(data_dir)!r}).start(); print(b.pid, flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    pid = int(done.stdout)
+    wait_until(lambda: not lives(pid), message="the broker outlived the process that started it")
+
+
+def test_a_temporary_directory_goes_when_the_broker_does() -> None:
+    with LocalBroker() as broker:
+        kept = broker.data_dir
+        assert kept.is_dir()
+    assert not kept.exists()
+
+
+def test_wrong_settings_are_refused_before_anything_starts() -> None:
+    with pytest.raises(InvalidOption, match="did you mean 'default_partitions'"):
+        LocalBroker(default_partition=3)
+    with pytest.raises(InvalidOption, match="outside 1 to 1024"):
+        LocalBroker(default_partitions=0)
+
+
+def test_settings_reach_the_broker() -> None:
+    with LocalBroker(default_partitions=7, auto_create_destinations=False) as broker, Wire(broker.address) as wire:
+        stream = wire.publisher("q")
+        assert stream.send(batch_of(values_of(1))).error.code == "UNKNOWN_DESTINATION"
+
+
+def test_a_port_in_use_is_one_clear_line(broker: LocalBroker, tmp_path: pathlib.Path) -> None:
+    port = broker.address.rpartition(":")[2]
+    done = subprocess.run(
+        command("broker", "--data-dir", str(tmp_path / "other"), "--port", port), stderr=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("mq: ")] == [done.stderr.splitlines()[-1]]
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def holds(wire: Wire) -> bool:
+    """Whether one more run could be held."""
+    try:
+        return bool(next(wire.hold(HoldRunRequest())).run)
+    except grpc.RpcError:
+        return False
+
+
+@pytest.fixture
+def small_broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path / "small", streams_max=210, unary_threads=8, waits_max=4) as broker:
+        yield broker
+
+
+def test_idle_consumers_leave_all_other_calls_their_capacity(small_broker: LocalBroker) -> None:
+    with Wire(small_broker.address) as wire:
+        consumers = [open_consumer(wire, f"q{number % 10}", 10) for number in range(200)]
+        for _ in range(100):
+            assert wire.call("Stats", StatsRequest()).broker.sessions == 200
+        assert wire.publisher("q3").send(batch_of(values_of(5))).receipt.rows == 5
+        for consumer in consumers[::2]:
+            consumer.cancel()
+        wait_until(lambda: wire.call("Stats", StatsRequest()).broker.sessions == 100)
+
+
+def test_too_many_streams_are_busy_until_some_end(small_broker: LocalBroker) -> None:
+    with Wire(small_broker.address) as wire:
+        held = [wire.hold(HoldRunRequest()) for _ in range(210)]
+        for stream in held:
+            next(stream)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(wire.hold(HoldRunRequest()))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error_code(caught.value) == "BUSY"
+        held[0].cancel()
+
+        wait_until(lambda: holds(wire))
