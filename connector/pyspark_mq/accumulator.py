@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded
-from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, PRIORITY_DEFAULT, RESERVED_HEADER_PREFIX
+from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RESERVED_HEADER_PREFIX
 from pyspark_mq.receipts import Sending, Waiter
-from pyspark_mq.records import PIECE_BYTES_MAX, by_partition, check_column_name, slices, to_piece, to_records
+from pyspark_mq.records import PIECE_BYTES_MAX, Records, by_partition, check_column_name, partitions_for, slices, to_piece
 from pyspark_mq.window import OutgoingBatch
 
 #: What a message takes beside its value and key, in bytes: offsets, paddings, its part of the batch's header.
@@ -44,38 +45,44 @@ class OpenBatch:
         self.due = 0.0  # when it has lingered enough
         self.sending = Sending(waiter)
 
-    def record_batch(self) -> pa.RecordBatch:
-        """Returns the rows as columns, those only that some row has."""
+    def to_records(self, partitions: int) -> Records:
+        """Returns the rows as columns, those only that some row has. What `Producer.send` has checked is not checked again."""
         rows = len(self.values)
         columns: dict[str, pa.Array] = {"value": pa.array(self.values, pa.binary())}
         if self.keys.count(None) < rows:
             columns["key"] = pa.array(self.keys, pa.binary())
-        if self.priorities.count(PRIORITY_DEFAULT) < rows:
+        priority = self.priorities[0]
+        if self.priorities.count(priority) < rows:
             columns["priority"] = pa.array(self.priorities, pa.int8())
+        wanted = None
         for name, values in self.sparse.items():
-            kind = pa.int32() if name == "partition" else _TYPE_OF[name]
-            columns[name] = pa.array([values.get(row) for row in range(rows)], kind)
-        return pa.RecordBatch.from_pydict(columns)
+            if name == "partition":
+                wanted = np.array([values.get(row, -1) for row in range(rows)], np.int32)
+            else:
+                columns[name] = pa.array([values.get(row) for row in range(rows)], _TYPE_OF[name])
+        schema = envelope.schema_of(sum(envelope.BIT[name] for name in columns))
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        return Records(batch, 0 if "priority" in columns else priority + 1, partitions_for(columns.get("key"), wanted, partitions))
 
     def to_batches(self, partitions: int, any_partition: Callable[[], int]) -> list[OutgoingBatch]:
         """Returns the rows as batches for the wire, one per partition or more, and notes in `sending` where each row went.
 
         `any_partition` chooses for rows that may go anywhere.
         """
-        records = to_records(self.record_batch(), partitions)
-        rows = len(self.values)
-        batch_of, place_of = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        records = self.to_records(partitions)
         batches: list[OutgoingBatch] = []
+        numbers_of: list[NDArray[np.int64]] = []  # which rows are in which batch
         for partition, numbers, part in by_partition(records):
             done = 0
-            for piece_rows in slices(part, PIECE_BYTES_MAX):
-                piece = to_piece(piece_rows, records.priority_plus_one)
-                which = slice(done, done + piece.rows) if numbers is None else numbers[done : done + piece.rows]
-                batch_of[which] = len(batches)
-                place_of[which] = np.arange(piece.rows)
-                done += piece.rows
+            for rows in slices(part, PIECE_BYTES_MAX):
+                numbers_of.append(np.arange(done, done + rows.num_rows) if numbers is None else numbers[done : done + rows.num_rows])
+                done += rows.num_rows
+                piece = to_piece(rows, records.priority_plus_one)
                 batches.append(OutgoingBatch(self.sending, any_partition() if partition < 0 else partition, piece))
         if len(batches) > 1:
+            batch_of, place_of = np.empty(len(self.values), np.int32), np.empty(len(self.values), np.int32)
+            for i, numbers in enumerate(numbers_of):
+                batch_of[numbers], place_of[numbers] = i, np.arange(len(numbers))
             self.sending.routes = batch_of, place_of
         return batches
 

@@ -17,14 +17,31 @@ _M: Final = np.uint32(0x5BD1E995)
 _R: Final = np.uint32(24)
 #: Bytes of keys stacked at once: bounds the memory that hashing takes beside the keys.
 _STACK_BYTES: Final = 1 << 22
+_MASK: Final = 0xFFFFFFFF
+#: So many keys are faster one by one: a single message with a key must not pay for arrays.
+_FEW: Final = 16
+
+
+def murmur2_of(key: bytes) -> int:
+    """Returns Kafka's murmur2 of one key."""
+    whole = len(key) & ~3
+    h = _SEED ^ len(key)
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * 0x5BD1E995 & _MASK
+        k = (k ^ k >> 24) * 0x5BD1E995 & _MASK
+        h = (h * 0x5BD1E995 & _MASK) ^ k
+    if whole < len(key):
+        h = (h ^ int.from_bytes(key[whole:], "little")) * 0x5BD1E995 & _MASK
+    h = (h ^ h >> 13) * 0x5BD1E995 & _MASK
+    return h ^ h >> 15
 
 
 def murmur2(keys: pa.Array) -> NDArray[np.uint32]:
     """Returns Kafka's murmur2 of each key. `keys` is a binary array without nulls."""
     count = len(keys)
+    if count <= _FEW:
+        return np.fromiter((murmur2_of(key) for key in keys.to_pylist()), np.uint32, count)
     hashes = np.empty(count, np.uint32)
-    if not count:
-        return hashes
     _, offsets_buffer, data_buffer = keys.buffers()
     ends = np.frombuffer(offsets_buffer, np.int32, count=keys.offset + count + 1)[keys.offset :]
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)

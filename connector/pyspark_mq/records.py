@@ -91,7 +91,7 @@ def to_records(data: pa.RecordBatch, partitions: int) -> Records:
     mask = sum(envelope.BIT[name] for name in converted)
     schema = envelope.schema_of(mask)
     batch = pa.RecordBatch.from_arrays([converted[name] for name in schema.names], schema=schema)
-    return Records(batch, priority_plus_one, _partitions(converted.get("key"), wanted, partitions))
+    return Records(batch, priority_plus_one, partitions_for(converted.get("key"), wanted, partitions))
 
 
 def check_column_name(name: str, known: Iterable[str]) -> None:
@@ -136,8 +136,8 @@ def _wanted_partitions(column: pa.Array | None, partitions: int) -> NDArray[np.i
     return np.asarray(column.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
 
 
-def _partitions(keys: pa.Array | None, wanted: NDArray[np.int32] | None, partitions: int) -> NDArray[np.int32] | None:
-    """Partition of each row: the one wanted, else the key's, else -1."""
+def partitions_for(keys: pa.Array | None, wanted: NDArray[np.int32] | None, partitions: int) -> NDArray[np.int32] | None:
+    """Returns the partition of each row: the one wanted, else the key's, else -1; None = -1 for all."""
     if keys is None or keys.null_count == len(keys):
         return wanted
     if not keys.null_count:

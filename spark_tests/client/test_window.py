@@ -211,7 +211,8 @@ def test_each_batch_is_stored_once_and_in_order_whatever_happens(data: st.DataOb
         now += 0.1
         match data.draw(st.sampled_from(["add", "send", "answer", "refuse", "spoil", "break"])):
             case "add":
-                one = OutgoingBatch(None, data.draw(st.integers(0, 1)), Piece(data.draw(st.integers(1, 3)), 2, 0, pa.py_buffer(b"x"), len(batches)))
+                piece = Piece(data.draw(st.integers(1, 3)), 2, 0, pa.py_buffer(b"x"), len(batches))
+                one = OutgoingBatch(None, data.draw(st.integers(0, 1)), piece)
                 batches.append(one)
                 w.add(one, FOREVER)
             case "send" | "refuse" | "spoil" as how:
