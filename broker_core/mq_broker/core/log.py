@@ -179,6 +179,14 @@ class PartitionLog:
         self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
         return old
 
+    def bury(self, base: int) -> None:
+        """Takes the frame at `base`, of which no row is left, out of the index."""
+        index = self.index()
+        at = int(np.searchsorted(index.bases, np.uint64(base)))
+        self._frames = np.delete(index.frames, at)
+        self._bases = np.delete(index.bases, at)
+        self._start, self._count, self._view = 0, self._count - 1, None
+
     def trim(self, floor: int) -> np.ndarray:
         """Forgets the frames that lie wholly below `floor`; returns the segments they were in, one entry a frame."""
         index = self.index()

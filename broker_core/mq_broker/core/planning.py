@@ -40,6 +40,9 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         ledger.record(
             plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": [p.number for p in unread]}
         )
+    if consumer is None and destination.consumer_named(who.consumer) is not None:
+        # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
+        consumer = _mint(ledger, destination, who)
     chosen = _choose(destination, request)
     if sum(selection.rows for selection in chosen) < max(request.min_rows, 1):
         return _idle(ledger, destination)

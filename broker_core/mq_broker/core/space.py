@@ -1,10 +1,28 @@
-"""Which journal segments still hold rows that somebody can get."""
+"""Which journal segments still hold rows that somebody can get, and which of those rows are worth moving out."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
+from pyroaring import BitMap64
+
+from mq_broker.core.destination import Destination
+from mq_broker.core.selection import Selection, range_bitmap
 from mq_broker.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Rows of one frame that somebody can still get; `selection` has them all under one nominal priority."""
+
+    destination: Destination
+    partition: int
+    base: int
+    selection: Selection
+    size_bytes: int
 
 
 def trim(state: State) -> None:
@@ -16,7 +34,7 @@ def trim(state: State) -> None:
 
 
 def live_frames(state: State) -> Counter[int]:
-    """Returns how many frames of each segment somebody can still get."""
+    """Returns how many frames of each segment are still in some index."""
     counts: Counter[int] = Counter()
     for destination in state.by_number.values():
         counts.update(destination.segments())
@@ -30,3 +48,37 @@ def reclaimable(state: State, segments: list[int]) -> list[int]:
     trim(state)
     live = live_frames(state)
     return [segment for segment in segments if segment not in live and segment not in state.pins]
+
+
+def survivors(state: State, segment: int) -> Iterator[Survivors]:
+    """Yields what is left of the frames in a segment, frames without survivors included (their selection is empty)."""
+    for destination in list(state.by_number.values()):
+        for number, partition in enumerate(destination.partitions):
+            index = partition.log.index()
+            for at in np.flatnonzero(index.frames["segment"] == segment).tolist():
+                base, span = int(index.bases[at]), int(index.frames["span"][at])
+                left = _live(destination, number, base, base + span)
+                selection = Selection.of([(0, left)])
+                yield Survivors(destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0)
+
+
+def _live(destination: Destination, number: int, low: int, high: int) -> BitMap64:
+    """Returns the offsets of [low, high) that are ready or held by anybody."""
+    window = range_bitmap(low, high)
+    left = BitMap64()
+    lanes = [destination.partitions[number].ready]
+    lanes += [session.held[number] for session in destination.sessions.values() if number in session.held]
+    for lane in lanes:
+        for priority, count in enumerate(lane.counts):
+            if count:
+                left |= lane.offsets[priority] & window
+    for _, plan in destination.plans():
+        if not plan.returned and number in plan.assignments:
+            for _, offsets in plan.assignments[number][1].lanes:
+                left |= offsets & window
+    return left
+
+
+def holds_staged(state: State, segment: int) -> bool:
+    """Returns whether rows of a staged set lie in the segment; those stay where they are until they are committed."""
+    return any(frame.place.segment == segment for held in state.staged.values() for frame in held.frames)

@@ -8,6 +8,7 @@ from typing import Final
 
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
+from mq_broker.engine.cleaner import Cleaner
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import SnapshotStore
@@ -48,9 +49,15 @@ class Housekeeping:
     """
 
     def __init__(
-        self, journal: Journal, store: SnapshotStore, segment_bytes: int, settings: SnapshotSettings | None = None, kept: set[str] | None = None
+        self,
+        journal: Journal,
+        store: SnapshotStore,
+        segment_bytes: int,
+        settings: SnapshotSettings | None = None,
+        kept: set[str] | None = None,
     ) -> None:
         self._journal, self._store = journal, store
+        self._cleaner = Cleaner(journal, segment_bytes)
         self._segment_bytes = segment_bytes
         self._settings = settings or SnapshotSettings()
         self._kept = kept or set()
@@ -59,12 +66,24 @@ class Housekeeping:
         self._not_before_us = 0
         self._writing: _Writing | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot or a cleaned segment is under way."""
+        return self._writing is not None or self._cleaner.busy
+
+    def wait(self) -> None:
+        """Waits for the thread that writes a snapshot; the next step completes it."""
+        if self._writing is not None and self._writing.thread is not None:
+            self._writing.thread.join()
+
     def step(self, broker: Broker, now_us: int) -> None:
         """Begins a snapshot when one is due, and gives back segments after one is complete. Called when no turn is in hand.
 
         Raises:
             StorageFailed: a snapshot could not be written.
         """
+        if self._cleaner.step(broker, now_us):
+            self.reclaim(broker)
         if self._writing is not None:
             if self._writing.done:
                 self._complete(broker, self._writing, now_us)
@@ -127,15 +146,18 @@ class Housekeeping:
         older = self._store.older_position()
         if older is None:
             return []
-        free = broker.reclaimable([number for number, _, _ in self._journal.segments() if number < older.segment])
+        covered = [number for number, _, _ in self._journal.segments() if number < older.segment]
+        free = broker.reclaimable(covered)
         for segment in free:
             self._journal.reclaim(segment)
+        if not self._cleaner.busy:
+            self._cleaner.consider(broker, [segment for segment in covered if segment not in free])
         return free
 
     def finish(self, broker: Broker) -> None:
         """Waits for a snapshot on its way and takes a last one, so that the next start is quick."""
-        if self._writing is not None and self._writing.thread is not None:
-            self._writing.thread.join()
+        self.wait()
+        if self._writing is not None:
             self._complete(broker, self._writing, 0)
         if broker.state.dirty:
             writing = self._prepare(broker)

@@ -1,0 +1,105 @@
+"""Space comes back although single old messages stay, and those can still be read, also after a restart."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings
+from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
+from mq_broker.engine.opening import recover
+from mq_broker.engine.rows import RowReader
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.testing.memory_disk import MemoryDisk
+from mq_wire import envelope
+from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
+from mq_wire.v1.produce_pb2 import PublishHeader
+
+SEGMENT = JournalSettings(segment_bytes=256 << 10, pool_segments=2, fill_in_background=False)
+ROWS = 50
+SNAPSHOT_BYTES = 200 << 10
+
+
+class Instance:
+    """Core, journal and housekeeping over two disks, driven by hand."""
+
+    def __init__(self, disks: tuple[MemoryDisk, MemoryDisk], *, created: bool) -> None:
+        self.broker, self.journal, self.housekeeping = self._recover(disks, created=created)
+        self.now_us = 1_000_000
+        self.views: list[RowsView] = []
+
+    @staticmethod
+    def _recover(disks: tuple[MemoryDisk, MemoryDisk], *, created: bool) -> tuple[Broker, Journal, Housekeeping]:
+        settings = Settings(default_partitions=1)
+        snapshots = SnapshotSettings(bytes=SNAPSHOT_BYTES)
+        return recover(*disks, b"c" * 16, UUID(int=7), settings, SEGMENT, snapshots, created=created)
+
+    def turn(self, *commands: object) -> list[object]:
+        replies = [self.broker.handle(command, self.now_us) for command in commands]
+        self.journal.commit()
+        self.broker.dispatch(self.now_us)
+        self.now_us += 1000
+        return replies
+
+    def publish(self, number: int) -> None:
+        values = [f"{number}-{row}".encode().ljust(200) for row in range(ROWS)]
+        batch = pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE))
+        records = envelope.encode(batch)
+        header = PublishHeader(destination="q", producer_id="p", first_sequence=number * ROWS, rows=ROWS, columns=envelope.VALUE)
+        if not self.journal.fits(records.size + 4096):
+            self.journal.commit()
+        self.journal.reserve(records.size + 4096)
+        self.turn(Publish(header, records, zlib.crc32(records), 4))
+
+    def housekeep(self) -> None:
+        """Steps until no snapshot is on its way and the cleaner has nothing more to do."""
+        self.housekeeping.step(self.broker, self.now_us)
+        while self.housekeeping.busy:
+            self.housekeeping.wait()
+            self.housekeeping.step(self.broker, self.now_us)
+
+    def values(self) -> dict[int, bytes]:
+        """Returns value by offset of everything that the views so far delivered."""
+        rows: dict[int, bytes] = {}
+        for view in self.views:
+            for header, records in RowReader(self.journal).read(view):
+                offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(header.rows)
+                column = envelope.decode(records, header.columns, header.rows).column("value").to_pylist()
+                rows.update(zip(offsets.tolist(), column, strict=True))
+        return rows
+
+    def open(self, rows: int) -> int:
+        request = OpenConsumer(destination="q", create=True, credit=Credit(rows=rows, bytes=1 << 40))
+        (opened,) = self.turn(OpenSession(request, self.views.append))
+        return int(opened.session)  # type: ignore[attr-defined]
+
+
+def test_survivors_move_and_segments_come_back() -> None:
+    rng = random.Random(1)
+    disks = MemoryDisk(rng=rng), MemoryDisk(rng=rng)
+    instance = Instance(disks, created=False)
+    session = instance.open(rows=1 << 40)
+    kept = [0, 7, ROWS * 3 + 1]
+    for number in range(200):
+        instance.publish(number)
+        offsets = [o for o in range(number * ROWS, (number + 1) * ROWS) if o not in kept]
+        array = np.array(offsets)
+        instance.turn(Acknowledge(session, [(0, array, array + 1)]))
+        instance.turn(*map(ReleaseView, instance.views))
+        instance.views.clear()
+        instance.housekeep()
+    assert 200 * ROWS * 200 > 6 * SEGMENT.segment_bytes, "the test must write many segments"
+    assert instance.journal.used_bytes() <= 6 * SEGMENT.segment_bytes
+    first_segments = instance.broker.state.by_name["q"].segments()
+    assert min(first_segments) > 2, "the survivors must have left the first segments"
+
+    instance.journal.close()
+    again = Instance((disks[0].reopen(), disks[1].reopen()), created=True)
+    again.open(rows=1000)
+    assert again.values() == {o: f"{o // ROWS}-{o % ROWS}".encode().ljust(200) for o in kept}
