@@ -37,7 +37,8 @@ def _create(ledger: Ledger, name: str, partitions: int) -> Destination:
     state = ledger.state
     if len(state.by_name) >= state.settings.destinations_max:
         raise LimitExceeded(
-            f"destination {name!r} would be one more than destinations_max = {state.settings.destinations_max}: delete some or raise the limit"
+            f"destination {name!r} would be one more than destinations_max = {state.settings.destinations_max}: delete "
+            "some or raise the limit"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise LimitExceeded(f"destination {name!r} cannot have {partitions} partitions: choose 1 to {PARTITIONS_MAX}")
@@ -63,7 +64,8 @@ def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Des
         return _described(_create(ledger, request.name, request.partitions or ledger.state.settings.default_partitions))
     if request.partitions and request.partitions != len(found.partitions):
         raise DestinationExists(
-            f"destination {request.name!r} exists with {len(found.partitions)} partitions, not {request.partitions}: use another name, or delete it first"
+            f"destination {request.name!r} exists with {len(found.partitions)} partitions, not {request.partitions}: "
+            "use another name, or delete it first"
         )
     return _described(found)
 
@@ -102,7 +104,9 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
 
 def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) -> admin.ListDestinationsResponse:
     names = sorted(name for name in ledger.state.by_name if name.startswith(request.prefix))
-    return admin.ListDestinationsResponse(destinations=[destination_stats(ledger.state, ledger.state.by_name[n], ledger.now_us) for n in names])
+    return admin.ListDestinationsResponse(
+        destinations=[destination_stats(ledger.state, ledger.state.by_name[n], ledger.now_us) for n in names]
+    )
 
 
 def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
@@ -158,5 +162,3 @@ def ready_bytes(destination: Destination) -> int:
         if partition.ready.rows and len(frames):
             total += int(partition.ready.rows * float(frames["size"].sum()) / max(int(frames["span"].sum()), 1))
     return total
-
-

@@ -63,7 +63,9 @@ class Audit:
                     f"producer {producer!r} sends sequence {first}, but this partition knows nothing of it: "
                     "it was idle for too long, or the queue is another one; open a new producer"
                 )
-            raise OutOfOrder(f"producer {producer!r} began epoch {epoch} with sequence {first} instead of 0: send 0 first, or skip up to it")
+            raise OutOfOrder(
+                f"producer {producer!r} began epoch {epoch} with sequence {first} instead of 0: send 0 first, or skip up to it"
+            )
         if epoch < mark.epoch:
             raise ProducerFenced(f"epoch {epoch} of producer {producer!r} was replaced by epoch {mark.epoch}: this instance must stop")
         if first == mark.next_sequence:
@@ -81,11 +83,14 @@ class Audit:
                 if known.rows == rows and known.crc == crc:
                     return known
                 raise SequenceReused(
-                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, checksum {crc:#x}; stored were {known.rows} "
+                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, checksum {crc:#x}; stored "
+                    f"were {known.rows} "
                     f"rows, checksum {known.crc:#x}): a retry must send the same bytes"
                 )
             if known.first < first:
-                raise SequenceReused(f"producer {producer!r} cut sequence {first} out of the stored batch {known.first}: retry whole batches")
+                raise SequenceReused(
+                    f"producer {producer!r} cut sequence {first} out of the stored batch {known.first}: retry whole batches"
+                )
         raise OutOfWindow(
             f"sequence {first} of producer {producer!r} is older than the last {AUDIT_RANGES} batches that are remembered: "
             "it cannot be told whether it was stored"

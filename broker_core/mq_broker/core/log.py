@@ -127,9 +127,7 @@ class PartitionLog:
         self._start = self._count = 0
         self._view: FrameIndex | None = None
 
-    def append(
-        self, rows: int, columns: int, place: Place, priority: int, producer: str, first_sequence: int, time_us: int
-    ) -> int:
+    def append(self, rows: int, columns: int, place: Place, priority: int, producer: str, first_sequence: int, time_us: int) -> int:
         """Adds a frame at the end and returns the base offset that its rows get."""
         base = self.next_offset
         frame = (base, rows, columns, place.segment, place.position, place.size, place.crc, self.number_of(producer), priority)

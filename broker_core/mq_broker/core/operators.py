@@ -51,7 +51,8 @@ def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wi
     if len(found) != 1:
         where = f" of {request.destination!r}" if request.destination else ""
         raise UnknownDestination(
-            f"{len(found)} consumers{where} are called {request.consumer!r}: name one, by destination and name or incarnation, as `mq consumers list` shows them"
+            f"{len(found)} consumers{where} are called {request.consumer!r}: name one, by destination and name or "
+            "incarnation, as `mq consumers list` shows them"
         )
     returned, acknowledged = planning.end_consumer(ledger, *found[0], successor=b"")
     return wire.ReleaseConsumerResponse(returned_rows=returned, acknowledged_rows=acknowledged)

@@ -76,14 +76,19 @@ def find(state: State, destination: Destination, who: wire.ConsumerRef) -> Consu
             raise _ended(destination, who)
         if consumer.name != who.consumer:
             raise InvalidRequest(
-                f"the checkpoint belongs to consumer {consumer.name!r}, the option says {who.consumer!r}: restore the option, or use a new checkpoint"
+                f"the checkpoint belongs to consumer {consumer.name!r}, the option says {who.consumer!r}: restore the "
+                "option, or use a new checkpoint"
             )
     else:
         named = destination.consumer_named(who.consumer)
-        consumer = (named if named is not None and named.minted_by_run == who.run else None) if who.consumer else destination.minted_by(who.run)
+        consumer = (
+            (named if named is not None and named.minted_by_run == who.run else None) if who.consumer else destination.minted_by(who.run)
+        )
     if consumer is not None:
         if who.run < consumer.run:
-            raise RunFenced(f"run {who.run} of consumer {consumer.label!r} was replaced by run {consumer.run}: another start of the query is at work")
+            raise RunFenced(
+                f"run {who.run} of consumer {consumer.label!r} was replaced by run {consumer.run}: another start of the query is at work"
+            )
         consumer.run = who.run
     return consumer
 
@@ -98,9 +103,12 @@ def _ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSupers
     successor, name = ended
     label = name or who.incarnation.hex()
     if not successor:
-        return IncarnationSuperseded(f"consumer {label!r} was released by an operator, its rows went to others: start the query with a new checkpoint")
+        return IncarnationSuperseded(
+            f"consumer {label!r} was released by an operator, its rows went to others: start the query with a new checkpoint"
+        )
     return IncarnationSuperseded(
-        f"consumer {label!r} lives on as incarnation {successor.hex()} under another checkpoint; this one ({who.incarnation.hex()}) is over. "
+        f"consumer {label!r} lives on as incarnation {successor.hex()} under another checkpoint; this one "
+        f"({who.incarnation.hex()}) is over. "
         "Use the newer checkpoint, or another consumer name. If one query reads this queue twice (a self-join), use a topic"
     )
 
@@ -120,11 +128,11 @@ def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Co
     before = destination.consumer_named(who.consumer)
     if before is not None:
         if who.run < before.run:
-            raise RunFenced(f"run {who.run} of consumer {before.label!r} was replaced by run {before.run}: another start of the query is at work")
+            raise RunFenced(
+                f"run {who.run} of consumer {before.label!r} was replaced by run {before.run}: another start of the query is at work"
+            )
         end_consumer(ledger, destination, before, incarnation)
-    ledger.record(
-        consumer_minted={"destination": destination.number, "consumer": who.consumer, "incarnation": incarnation, "run": who.run}
-    )
+    ledger.record(consumer_minted={"destination": destination.number, "consumer": who.consumer, "incarnation": incarnation, "run": who.run})
     return destination.consumers[incarnation]
 
 

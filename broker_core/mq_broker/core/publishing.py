@@ -59,7 +59,8 @@ def records_of(header: PublishHeader) -> Records:
 def _partition(destination: Destination, header: PublishHeader) -> Partition:
     if header.partition >= len(destination.partitions):
         raise InvalidRequest(
-            f"destination {destination.name!r} has partitions 0 to {len(destination.partitions) - 1}, not {header.partition}: describe it again"
+            f"destination {destination.name!r} has partitions 0 to {len(destination.partitions) - 1}, not "
+            f"{header.partition}: describe it again"
         )
     return destination.partitions[header.partition]
 
@@ -77,7 +78,8 @@ def _check_producer(state: State, header: PublishHeader) -> None:
         raise UnknownProducer(f"producer {producer!r} epoch {epoch} was never opened here: open the producer first")
     if epoch < current:
         raise ProducerFenced(
-            f"producer {producer!r} was opened again elsewhere (epoch {current} replaced {epoch}): this instance must stop, or use another name"
+            f"producer {producer!r} was opened again elsewhere (epoch {current} replaced {epoch}): this instance must "
+            "stop, or use another name"
         )
 
 

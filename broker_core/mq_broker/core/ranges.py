@@ -36,9 +36,7 @@ def _return_unread(ledger: Ledger, run: int) -> None:
         for consumer in destination.consumers.values():
             unread = [plan.number for plan in consumer.pending() if consumer.run <= run and not plan.read_by_run]
             if unread:
-                ledger.record(
-                    plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": unread}
-                )
+                ledger.record(plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": unread})
 
 
 def watch_runs(ledger: Ledger) -> None:
@@ -155,16 +153,13 @@ def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> None:
 
 def _note_read(ledger: Ledger, destination: Destination, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch) -> None:
     batch = (opened.query_id, opened.batch_id)
-    if opened.query_id and any(
-        batch in plan.batches for other, plan in destination.plans() if other is not consumer and plan.pending
-    ):
+    if opened.query_id and any(batch in plan.batches for other, plan in destination.plans() if other is not consumer and plan.pending):
         raise SharedRange(
-            f"batch {opened.batch_id} of query {opened.query_id} reads queue {destination.name!r} twice, as in a self-join: each message goes to "
+            f"batch {opened.batch_id} of query {opened.query_id} reads queue {destination.name!r} twice, as in a "
+            "self-join: each message goes to "
             "one reader only. Use a topic, or read once and reuse the DataFrame"
         )
-    new = [
-        plan.number for plan in plans if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)
-    ]
+    new = [plan.number for plan in plans if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)]
     if new:
         ledger.record(
             range_read={

@@ -67,7 +67,8 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
         missing = session.missing(partition, offsets)
         if missing:
             raise NotAssigned(
-                f"consumer session {session.number} does not hold offset {missing.min()} of partition {partition} of {session.destination!r} "
+                f"consumer session {session.number} does not hold offset {missing.min()} of partition {partition} of "
+                f"{session.destination!r} "
                 f"(and {len(missing) - 1} more): acknowledge each delivered row once"
             )
     if not done:
@@ -150,5 +151,3 @@ def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: i
         ledger.state.totals.delivered += taken.rows
         session.deliver(make_view(ledger.state, destination, number, taken, attempts=tuple(partition.attempts)))
     return given
-
-

@@ -138,9 +138,7 @@ def _rows_part(destination: Destination, number: int, chunk: int) -> bytes | Non
         ready=_lane_rows(ready),
         attempts=[(level & window).serialize() for level in partition.attempts],
         frames=index.frames[first:last].tobytes(),
-        sparse=[
-            store.SparseFrame(base=base, offsets=left.serialize()) for base, left in index.sparse.items() if low <= base < high
-        ],
+        sparse=[store.SparseFrame(base=base, offsets=left.serialize()) for base, left in index.sparse.items() if low <= base < high],
     )
     return part.SerializeToString()
 

@@ -41,9 +41,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     """
     header, staged = command.header, command.header.staged
     held = _open_set(ledger, staged, header.first_sequence, (destination.number, header.partition))
-    receipt = produce.Receipt(
-        partition=header.partition, rows=header.rows, log_id=destination.destination_id, append_time_us=ledger.now_us
-    )
+    receipt = produce.Receipt(partition=header.partition, rows=header.rows, log_id=destination.destination_id, append_time_us=ledger.now_us)
     if held is not None and _seen_before(held, header, command.records_crc, (destination.number, header.partition)):
         receipt.duplicates = header.rows
         return receipt
@@ -75,11 +73,14 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int, key: tuple[
         )
     held = state.staged.get(staged.token)
     if held is None and first:
-        raise StagedSetUnknown(f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again")
+        raise StagedSetUnknown(
+            f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again"
+        )
     newest = state.query_epochs.get(staged.query_id, 0) if staged.query_id else 0
     if staged.epoch < newest:
         raise EpochFenced(
-            f"writer epoch {staged.epoch} of query {staged.query_id} was replaced by epoch {newest}: this task belongs to an attempt that is over"
+            f"writer epoch {staged.epoch} of query {staged.query_id} was replaced by epoch {newest}: this task belongs "
+            "to an attempt that is over"
         )
     if staged.query_id and staged.epoch > newest:
         _discard(ledger, (s.token for s in state.staged.values() if s.query_id == staged.query_id))
@@ -96,8 +97,12 @@ def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: 
         if known.first == header.first_sequence:
             if known.rows == header.rows and known.crc == crc:
                 return True
-            raise SequenceReused(f"staged set {held.token.hex()} got sequence {known.first} again with other content: a retry must send the same bytes")
-    raise OutOfWindow(f"staged set {held.token.hex()} got sequence {header.first_sequence} again, too long after: write again under a new token")
+            raise SequenceReused(
+                f"staged set {held.token.hex()} got sequence {known.first} again with other content: a retry must send the same bytes"
+            )
+    raise OutOfWindow(
+        f"staged set {held.token.hex()} got sequence {header.first_sequence} again, too long after: write again under a new token"
+    )
 
 
 def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.CommitStagedResponse:
@@ -122,7 +127,9 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
         raise InvalidRequest(f"a commit of {request.rows} rows names sets of {rows}: the sums must agree")
     query = request.owner.removeprefix(QUERY_OWNER) if request.owner.startswith(QUERY_OWNER) else ""
     if query and (query, request.version) in state.fenced_batches:
-        raise EpochFenced(f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused")
+        raise EpochFenced(
+            f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused"
+        )
     tokens = [held.token for held in sets]
     if tokens or request.owner:
         ledger.record(
@@ -143,16 +150,21 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
 def _whole_set(state: State, token: produce.StagedToken, request: produce.CommitStagedRequest) -> StagedSet:
     held = state.staged.get(token.token)
     if held is None:
-        raise StagedSetUnknown(f"staged set {token.token.hex()} is not there: it was discarded or expired; nothing was committed, write the batch again")
+        raise StagedSetUnknown(
+            f"staged set {token.token.hex()} is not there: it was discarded or expired; nothing was committed, write the batch again"
+        )
     if held.rows != token.rows:
         raise StagedSetUnknown(
-            f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: nothing was committed, write the batch again"
+            f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: nothing was "
+            "committed, write the batch again"
         )
     if request.target:
         destination = state.by_name.get(request.target)
         number = destination.number if destination is not None else 0
         if any(frame.entry.destination != number for frame in held.frames):
-            raise InvalidRequest(f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: commit it under target ''")
+            raise InvalidRequest(
+                f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: commit it under target ''"
+            )
     return held
 
 
@@ -160,7 +172,8 @@ def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, mark
     who = f"{request.owner} to {request.target or 'its queues'!r}"
     if request.version < marker.version:
         raise CheckpointTooOld(
-            f"version {request.version} of {who} comes after version {marker.version} was committed: the checkpoint is older than the queue. "
+            f"version {request.version} of {who} comes after version {marker.version} was committed: the checkpoint is "
+            "older than the queue. "
             f"Restore the right checkpoint, start with a new one, or forget the marker if these rows are wanted again"
         )
     if request.rows != marker.rows and not request.keep_mismatch:

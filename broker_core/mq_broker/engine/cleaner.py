@@ -51,10 +51,9 @@ class Cleaner:
         """Moves a little; returns whether the segment is done."""
         if self._work is None:
             return False
-        size = frames = 0
-        for one in self._work:
+        size = 0
+        for frames, one in enumerate(self._work, 1):
             size += self._move(broker, one, now_us)
-            frames += 1
             if size >= STEP_BYTES or frames >= STEP_FRAMES:
                 break
         else:

@@ -107,9 +107,7 @@ class Housekeeping:
     def _begin(self, broker: Broker) -> None:
         writing = self._prepare(broker)
         position, parts, unchanged = self._journal.position, *self._parts(broker, writing)
-        writing.thread = threading.Thread(
-            target=self._write, args=(writing, position, parts, unchanged), name="mq-snapshot", daemon=True
-        )
+        writing.thread = threading.Thread(target=self._write, args=(writing, position, parts, unchanged), name="mq-snapshot", daemon=True)
         self._writing = writing
         writing.thread.start()
 
