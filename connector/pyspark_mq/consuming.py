@@ -23,9 +23,12 @@ from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, S
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
-#: Acknowledgements and credit are gathered so long, unless there is enough of them before.
+#: Acknowledgements are gathered so long, unless there are enough of them before.
 _LINGER_S: Final = 0.005
 _GATHERED_MAX: Final = 1000
+#: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit at a time would make the
+#: broker's deliveries ever smaller, more time would leave more rows uncharged when this process is killed.
+_REPORT_S: Final = 0.1
 #: Acknowledgements on the wire at a time; the broker reads no further where more are unanswered.
 _UNCONFIRMED_MAX: Final = 64
 #: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is read from the broker.
@@ -70,7 +73,8 @@ class Consuming:
         self._gathered_count = 0
         self._unconfirmed: dict[int, int] = {}  # request id -> rows
         self._request_id = 0
-        self._due = _NEVER
+        self._due = _NEVER  # when acknowledgements leave
+        self._report_due = _NEVER  # when credit leaves
         self._ended = False
         self._call: Stream | None = None
         self._thread: threading.Thread | None = None
@@ -102,9 +106,12 @@ class Consuming:
 
     def handed(self) -> None:
         """Rows were handed over: sees to it that they are reported, at once where half of the prefetch is due."""
-        if self._due != _NEVER and 2 * self._unreported < self.prefetch:
+        if 2 * self._unreported >= self.prefetch:
+            self._report_due = 0.0
+        elif self._report_due == _NEVER:
+            self._report_due = time.monotonic() + _REPORT_S
+        else:
             return
-        self._due = 0.0 if 2 * self._unreported >= self.prefetch else time.monotonic() + _LINGER_S
         self.work.notify_all()
 
     def acknowledge(self, session: Session, partition: int, ranges: Ranges) -> None:
@@ -135,8 +142,8 @@ class Consuming:
 
     @property
     def is_unscheduled(self) -> bool:
-        """Whether nothing is going to be sent: then rows that are handed over must ask for it."""
-        return self._due == _NEVER
+        """Whether no report of rows handed over is under way: then whoever hands over rows must ask for one."""
+        return self._report_due == _NEVER
 
     @property
     def unconfirmed(self) -> bool:
@@ -153,17 +160,21 @@ class Consuming:
         current = self.current
         return self._finished_rows + (current.next_row if current is not None else 0) - self._reported
 
-    def _take_request(self, *, last: bool) -> consume_pb2.ConsumeRequest | None:
+    def _take_request(self, now: float, *, last: bool) -> consume_pb2.ConsumeRequest | None:
         """Returns credit and acknowledgements that are due, as one request."""
         request = consume_pb2.ConsumeRequest()
-        credit = self._unreported
-        if not last:
-            credit = max(0, min(credit, self._confirmed_rows + self._max_unacknowledged - self._granted))
+        credit = 0
+        if last or self._report_due <= now:
+            self._report_due = _NEVER
+            credit = self._unreported
+            if not last:
+                credit = max(0, min(credit, self._confirmed_rows + self._max_unacknowledged - self._granted))
         if credit:
             request.credit.rows = credit
             self._reported += credit
             self._granted += credit
-        if self._gathered and (last or len(self._unconfirmed) < _UNCONFIRMED_MAX):
+        if (last or self._due <= now) and self._gathered and (last or len(self._unconfirmed) < _UNCONFIRMED_MAX):
+            self._due = _NEVER
             self._request_id += 1
             request.acknowledge.request_id = self._request_id
             rows = 0
@@ -174,6 +185,10 @@ class Consuming:
             self._unconfirmed[self._request_id] = rows
             self._gathered, self._gathered_count = {}, 0
         return request if credit or request.HasField("acknowledge") else None
+
+    def _wake_at(self) -> float:
+        """When something must leave; acknowledgements wait for a confirmation where too many are on their way."""
+        return min(self._report_due, self._due if len(self._unconfirmed) < _UNCONFIRMED_MAX else _NEVER)
 
     def _drop_session(self, why: str) -> None:
         """The stream is gone: what it delivered goes to somebody else."""
@@ -188,7 +203,7 @@ class Consuming:
         self.outstanding = Outstanding()
         self._gathered, self._gathered_count, self._unconfirmed = {}, 0, {}
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = self._buffer_bytes = 0
-        self._due = _NEVER
+        self._due = self._report_due = _NEVER
         self.arrived.notify_all()
         self.work.notify_all()
 
@@ -277,8 +292,9 @@ class Consuming:
                 self._confirmed_rows += header.acknowledged.rows
                 if header.HasField("error"):
                     self._fail(errors.from_code(header.error.code, header.error.message))
-                if self._unreported or self._gathered:
-                    self.handed()
+                if self._unreported and self._report_due == _NEVER:
+                    self.handed()  # it was held back by max_unacknowledged
+                self.work.notify_all()
                 self.arrived.notify_all()
         elif header.HasField("opened"):
             with self.lock:
@@ -301,13 +317,11 @@ class Consuming:
                         return
                     is_last = self._ended
                     now = time.monotonic()
-                    request = None
-                    if is_last or self._due <= now:
-                        self._due = _NEVER
-                        request = self._take_request(last=is_last)
+                    request = self._take_request(now, last=is_last)
                     if request is not None or is_last:
                         break
-                    self.work.wait(None if self._due == _NEVER else self._due - now)
+                    wake_at = self._wake_at()
+                    self.work.wait(None if wake_at == _NEVER else max(0.0, wake_at - now))
             if request is not None:
                 yield request
             if is_last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,9 @@ def records(values: list[bytes], **columns: pa.Array) -> tuple[bytes, int]:
     return envelope.encode(pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)).to_pybytes(), mask
 
 
-def header(rows: int, mask: int, **fields: object) -> RowsHeader:
-    return RowsHeader(rows=rows, columns=mask, **{"run_rows": [rows], "append_time_us": [0], "priority": [4], "delivery_count": [1], **fields})
+def header(rows: int, mask: int, **fields: Any) -> RowsHeader:
+    defaults: dict[str, Any] = {"run_rows": [rows], "append_time_us": [0], "priority": [4], "delivery_count": [1]}
+    return RowsHeader(rows=rows, columns=mask, **{**defaults, **fields})
 
 
 RUN = st.tuples(st.integers(1, 5), st.integers(0, 2**50), st.integers(0, 9), st.integers(1, 7), st.integers(0, 2), st.integers(-5, 5))
