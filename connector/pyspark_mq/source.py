@@ -148,6 +148,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from mq_wire.v1 import common_pb2, subscribe_pb2
 
         first, last = self._read_offsets(start), self._read_offsets(end)
+        if last.initial:  # Spark runs batch 0 of a new query also where nothing was ready
+            return []
         who = self._who(last)
         request = subscribe_pb2.OpenRangeRequest(
             who=who, start=common_pb2.Positions(next=dict(first.positions)), end=common_pb2.Positions(next=dict(last.positions))

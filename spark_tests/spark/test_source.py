@@ -87,7 +87,7 @@ def test_available_now_ends_under_a_running_producer(spark: SparkSession, module
     from pyspark_mq import Producer
 
     fill(module_broker.address, queue, 1000)
-    stop, late = threading.Event(), []
+    stop, late = threading.Event(), list[int]()
 
     def produce() -> None:
         with Producer(module_broker.address, queue=queue) as producer:
@@ -275,12 +275,15 @@ def test_a_stopped_query_gives_back_what_it_never_read(
     def hang(rows: DataFrame, batch: int) -> None:
         entered.set()
         leave.wait(30)
+        raise RuntimeError("the batch must not end well, even where stop() comes late")
 
     query = stream(spark, module_broker.address, queue).writeStream.foreachBatch(hang)
     running = query.option("checkpointLocation", str(tmp_path / "a")).start()
     assert entered.wait(30)
-    running.stop()
+    stopper = threading.Thread(target=running.stop)
+    stopper.start()
     leave.set()
+    stopper.join()
 
     def read_by_another() -> bool:
         collector = Collector()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mq_broker.core import admin, staging
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination
@@ -13,6 +15,9 @@ from mq_wire.errors import IncarnationSuperseded, InvalidRequest, OffsetsUnknown
 from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
+
+#: Rows of one plan at most: its bitmaps must fit into one journal entry whatever their pattern.
+PLAN_ROWS_MAX: Final = 8_000_000
 
 
 def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
@@ -42,6 +47,9 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         )
     if consumer is None and destination.consumer_named(who.consumer) is not None:
         # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
+        consumer = _mint(ledger, destination, who)
+    if consumer is None and destination.consumer_named(who.consumer) is not None:
+        # A deleted checkpoint: what the consumer held under it is ready again before anything is chosen.
         consumer = _mint(ledger, destination, who)
     chosen = _choose(destination, request)
     if sum(selection.rows for selection in chosen) < max(request.min_rows, 1):
@@ -161,7 +169,7 @@ def end_consumer(ledger: Ledger, destination: Destination, consumer: Consumer, s
 def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selection]:
     partitions = destination.partitions
     below = [request.available_below.next.get(n, 0) if request.bounded else None for n in range(len(partitions))]
-    rows = request.max_rows or 1 << 62
+    rows = min(request.max_rows or PLAN_ROWS_MAX, PLAN_ROWS_MAX)
     chosen = choose([partition.ready for partition in partitions], rows, below)
     if not request.max_bytes:
         return chosen
