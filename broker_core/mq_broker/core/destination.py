@@ -85,15 +85,18 @@ class Destination:
         held = sum(session.held_rows for session in self.sessions.values())
         return held + sum(plan.rows for _, plan in self.plans() if plan.pending)
 
-    def floor(self, number: int) -> int:
-        """Returns the offset below which nobody can get a row of this partition any more."""
+    def floor(self, number: int, *, kept: bool = True) -> int:
+        """Returns the offset below which nobody can get a row of this partition any more.
+
+        `kept=False` leaves out what is acknowledged and only kept for a checkpoint that may have lost its last batch.
+        """
         partition = self.partitions[number]
         lows = [partition.ready.lowest()]
         lows += [session.held[number].lowest() for session in self.sessions.values() if number in session.held]
         lows += [
             plan.assignments[number][1].span()[0]
             for _, plan in self.plans()
-            if number in plan.assignments and plan.assignments[number][1].rows and not plan.returned
+            if number in plan.assignments and plan.assignments[number][1].rows and (plan.pending or (kept and not plan.returned))
         ]
         return min((low for low in lows if low is not None), default=partition.log.next_offset)
 
@@ -101,7 +104,7 @@ class Destination:
         """Returns the append time of the oldest row that is not acknowledged."""
         times = []
         for number, partition in enumerate(self.partitions):
-            index, floor = partition.log.index(), self.floor(number)
+            index, floor = partition.log.index(), self.floor(number, kept=False)
             if floor < partition.log.next_offset and len(index.bases):
                 times.append(int(index.frames["time_us"][index.between(floor, floor + 1)[0]]))
         return min(times, default=None)

@@ -21,11 +21,14 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         FixTheCall, OutOfOrder, ProducerFenced: nothing was stored; the sequences stay free.
     """
     header = command.header
+    staged = header.HasField("staged")
+    if not staged:
+        _check_producer(ledger.state, header)
+    _check_header(ledger.state, header)
     destination = find_or_create(ledger, header.destination, create=True)
-    partition = _partition(destination, header)
-    if header.HasField("staged"):
+    partition = destination.partitions[header.partition]
+    if staged:
         return staging.stage(ledger, command, destination)
-    _check_producer(ledger.state, header)
     if header.skip:
         return _skip(ledger, destination, partition, header)
     known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, command.records_crc)
@@ -38,7 +41,7 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         destination=destination.number,
         partition=header.partition,
         base_offset=base,
-        records=records_of(header),
+        records=Records(rows=header.rows, columns=header.columns, priority_plus_one=header.priority_plus_one),
         producer_id=header.producer_id,
         epoch=header.epoch,
         first_sequence=header.first_sequence,
@@ -49,20 +52,21 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
     return _receipt(destination, header, base, 0, ledger.now_us)
 
 
-def records_of(header: PublishHeader) -> Records:
-    """Returns what the journal keeps of the header about the records."""
+def _check_header(state: State, header: PublishHeader) -> None:
+    """Refuses what would be refused later, before a destination is created for it."""
     if header.schema_id:
         raise Unsupported(f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope")
-    return Records(rows=header.rows, columns=header.columns, priority_plus_one=header.priority_plus_one)
-
-
-def _partition(destination: Destination, header: PublishHeader) -> Partition:
-    if header.partition >= len(destination.partitions):
+    destination = state.by_name.get(header.destination)
+    partitions = state.settings.default_partitions if destination is None else len(destination.partitions)
+    if header.partition >= partitions:
         raise InvalidRequest(
-            f"destination {destination.name!r} has partitions 0 to {len(destination.partitions) - 1}, not "
-            f"{header.partition}: describe it again"
+            f"destination {header.destination!r} has partitions 0 to {partitions - 1}, not {header.partition}: describe it again"
         )
-    return destination.partitions[header.partition]
+    if destination is None and header.first_sequence and not header.HasField("staged"):
+        raise UnknownProducer(
+            f"producer {header.producer_id!r} sends sequence {header.first_sequence} to {header.destination!r}, which does not exist: "
+            "it was deleted in the meantime; open a new producer"
+        )
 
 
 def _check_producer(state: State, header: PublishHeader) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import Publish, RowsView, Tick
+from mq_broker.core.commands import Acknowledge, CloseSession, Publish, RowsView, Tick
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
@@ -20,6 +20,7 @@ from mq_broker.journal.journal import Journal
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
+from mq_wire.v1.produce_pb2 import CommitStagedRequest
 from mq_wire.v1.subscribe_pb2 import PlanRequest
 
 #: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
@@ -220,6 +221,14 @@ class Engine:
 
 
 def _size_bound(command: Any) -> int:
+    """Returns what the entries of a command take in the journal at most."""
     if isinstance(command, Publish):
         return frame_bytes(PUBLISH_HEADER_BYTES, command.records.size) + STATE_BYTES // 16
-    return PLAN_BYTES if isinstance(command, PlanRequest) else STATE_BYTES
+    if isinstance(command, (PlanRequest, CloseSession)):
+        return PLAN_BYTES
+    if isinstance(command, Acknowledge):
+        # A range that shares its Roaring container with no other takes about 32 bytes.
+        return STATE_BYTES + 32 * sum(len(starts) for _, starts, _ in command.partitions)
+    if isinstance(command, CommitStagedRequest):
+        return STATE_BYTES + 2 * command.ByteSize()
+    return STATE_BYTES
