@@ -89,7 +89,7 @@ def run(flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Co
     """Runs all three steps in `folder` and returns what came out."""
     rows = dataset.messages(flights)
     with LocalBroker(folder / "broker") as broker, Display(console, rows.num_rows) as display:
-        display.say(f"broker at {broker.address} (pid {broker.pid}), data in {folder / 'broker'}")
+        display.say(f"broker at {broker.address} (pid {broker.pid})")
         publish(broker, rows, display)
         display.say(f"{rows.num_rows:,} flights are durable in queue [b]flights[/b]")
         spark = job.session(folder / "spark.log")
