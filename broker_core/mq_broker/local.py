@@ -44,7 +44,8 @@ class LocalBroker:
         self._settings = {"host": "127.0.0.1", "port": 0, **settings, "data_dir": str(self.data_dir)}
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this object
+        self._stderr: IO[bytes] | None = None
+        self._said = ""
         self._address = ""
         try:
             BrokerConfig.of(self._settings)
@@ -88,6 +89,7 @@ class LocalBroker:
         if self.running:
             return self
         self._reap()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is reaped
         self._process = subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr)
         try:
             line = self._ready_line(self._process)
@@ -109,16 +111,17 @@ class LocalBroker:
     def close(self) -> None:
         """Stops the process and removes a temporary data directory."""
         self._end(signal.SIGTERM)
-        self._stderr.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def stderr(self) -> str:
-        """The last lines that the broker wrote to stderr, over all its starts."""
-        file = self._stderr.fileno()
-        # Not by seek: the broker writes at the position that it shares with us.
-        shown = os.pread(file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES))
-        return shown.decode("utf-8", "replace")
+        """The last lines that the broker wrote to stderr since its last start."""
+        if self._stderr is not None:
+            file = self._stderr.fileno()
+            # Not by seek: the broker writes at the position that it shares with us.
+            shown = os.pread(file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES))
+            self._said = shown.decode("utf-8", "replace").strip()
+        return self._said
 
     def __enter__(self) -> LocalBroker:
         return self.start()
@@ -145,7 +148,7 @@ class LocalBroker:
                 read = process.stdout.read1(4096)  # type: ignore[attr-defined]
                 if not read:
                     code = process.wait()
-                    raise BrokerUnavailable(f"the local broker ended with exit code {code} before it was ready: {self.stderr().strip()}")
+                    raise BrokerUnavailable(f"the local broker ended with exit code {code} before it was ready: {self.stderr()}")
                 said += read
         match = _READY.fullmatch(said.decode())
         if match is None:
@@ -167,6 +170,10 @@ class LocalBroker:
 
     def _reap(self) -> None:
         process, self._process = self._process, None
+        if self._stderr is not None:
+            self.stderr()
+            self._stderr.close()
+            self._stderr = None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

@@ -55,7 +55,7 @@ def create(options: argparse.Namespace) -> int:
 def delete(options: argparse.Namespace) -> int:
     """Deletes a queue."""
     with Connection(options.broker) as connection:
-        reply = connection.call("Stats", admin_pb2.StatsRequest(destination=options.queue))
+        reply = connection.call("Stats", admin_pb2.StatsRequest(destination=options.queue), retry_timeout=None)
         depth = reply.destination.depth_rows
         if depth and not options.force:
             raise InvalidRequest(f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them")
@@ -101,7 +101,7 @@ def release(options: argparse.Namespace) -> int:
 
 
 def _queue_of(connection: Connection, name: str) -> str:
-    listing = connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest())
+    listing = connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(), retry_timeout=None)
     found = sorted({entry.destination for entry in listing.consumers if name in (entry.consumer, entry.incarnation.hex())})
     if len(found) == 1:
         return str(found[0])
@@ -112,7 +112,7 @@ def _queue_of(connection: Connection, name: str) -> str:
 
 def _call(options: argparse.Namespace, method: str, request: Any) -> Any:
     with Connection(options.broker) as connection:
-        return connection.call(method, request)
+        return connection.call(method, request, retry_timeout=None)
 
 
 def _broker_pairs(broker: Any) -> list[tuple[str, object]]:

@@ -34,7 +34,7 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
 def _return_unread(ledger: Ledger, run: int) -> None:
     for destination in list(ledger.state.by_number.values()):
         for consumer in destination.consumers.values():
-            unread = [plan.number for plan in consumer.pending() if consumer.run <= run and not plan.read_by_run]
+            unread = [plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run]
             if unread:
                 ledger.record(plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": unread})
 

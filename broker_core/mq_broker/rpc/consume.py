@@ -15,7 +15,7 @@ from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSe
 from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_wire import envelope, framing
-from mq_wire.errors import InvalidRequest
+from mq_wire.errors import InvalidRequest, MqError, NotAssigned
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.consume_pb2 import AcknowledgeRows, ConsumeHeader, ConsumeRequest, ConsumeResponse
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Acknowledgements of one stream that wait for their sync; then the stream is not read any further.
 _UNANSWERED_MAX: Final = 256
 _BATCH_ROWS: Final = 16_384
+#: No session holds more rows than this; a bitmap of all offsets there could be would take the broker down.
+_ROWS_HELD_MAX: Final = 1 << 31
 
 
 def ignore(reply: Any) -> None:
@@ -119,7 +121,7 @@ class ConsumeStream:
             done = functools.partial(self._acknowledged, request.acknowledge.request_id)
             try:
                 self._engine.submit(Acknowledge(self._session, ranges_of(request.acknowledge)), done)
-            except InvalidRequest as error:
+            except MqError as error:
                 done(error)
 
     def _acknowledged(self, request_id: int, reply: Any) -> None:
@@ -151,6 +153,7 @@ def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarra
 
     Raises:
         InvalidRequest: half a pair, an empty or negative range, or an offset twice.
+        NotAssigned: more offsets than anybody can hold.
     """
     result = []
     for entry in request.partitions:
@@ -165,5 +168,7 @@ def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarra
             raise InvalidRequest(f"ranges of partition {entry.partition} hold one that is empty or begins below 0: give first < last")
         if (first[1:] < last[:-1]).any():
             raise InvalidRequest(f"ranges of partition {entry.partition} overlap: name each offset once")
+        if int((last - first).sum(dtype=np.uint64)) > _ROWS_HELD_MAX:
+            raise NotAssigned(f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets: nobody holds as many")
         result.append((entry.partition, first, last))
     return result
