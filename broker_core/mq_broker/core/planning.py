@@ -48,9 +48,6 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     if consumer is None and destination.consumer_named(who.consumer) is not None:
         # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
         consumer = _mint(ledger, destination, who)
-    if consumer is None and destination.consumer_named(who.consumer) is not None:
-        # A deleted checkpoint: what the consumer held under it is ready again before anything is chosen.
-        consumer = _mint(ledger, destination, who)
     chosen = _choose(destination, request)
     if sum(selection.rows for selection in chosen) < max(request.min_rows, 1):
         return _idle(ledger, destination)
