@@ -50,7 +50,7 @@ def test_errors_carry_status_code_and_remedy(wire: Wire) -> None:
         wire.call("DescribeDestination", DescribeDestinationRequest(name="nobody.made.this"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert error_code(caught.value) == "UNKNOWN_DESTINATION"
-    assert "nobody.made.this" in caught.value.details()
+    assert "nobody.made.this" in (caught.value.details() or "")
 
 
 def test_an_error_longer_than_trailers_may_be_still_arrives(wire: Wire) -> None:

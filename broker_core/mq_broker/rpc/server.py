@@ -83,7 +83,7 @@ class Server:
         handlers = {name: self._handler(method, streams.get(name)) for name, method in service.METHODS.items()}
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),))
         self._grpc.add_registered_method_handlers(service.SERVICE_NAME, handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         self._add_reflection()
 
     def _add_reflection(self) -> None:

@@ -80,9 +80,9 @@ class UnaryCalls:
         if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
             return reply
         try:
-            while reply.idle and context.is_active() and not self._streams.stopping:
+            while context.is_active() and not self._streams.stopping:
                 remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if not reply.idle or remaining <= 0:
                     break
                 self._engine.wait_for_rows(request.who.destination, min(remaining, _WAIT_S_SLICE))
                 reply = self._engine.call(request)
