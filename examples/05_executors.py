@@ -25,11 +25,12 @@ ROWS = 10_000
 
 def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
     """Returns an archive with a small environment: pyspark-mq and what it needs. Spark itself is on the executors already."""
-    environment, archive = folder / "environment", folder / "environment.tar"
+    environment, archive = folder / "environment", folder / "environment.tar.gz"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), wheel], check=True)
-    subprocess.run([sys.executable, "-m", "venv_pack", "--quiet", "--prefix", str(environment), "--output", str(archive)], check=True)
+    venv_pack = [sys.executable, "-m", "venv_pack", "--quiet", "--compress-level", "1"]
+    subprocess.run([*venv_pack, "--prefix", str(environment), "--output", str(archive)], check=True)
     return archive
 
 
