@@ -14,6 +14,8 @@ from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, S
 
 #: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that fails needs a person.
 SOURCE_RETRY_S: Final = 60.0
+#: The same before the broker was ever reached: then the address is more likely to be wrong than the broker to be restarting.
+FIRST_CONTACT_S: Final = 10.0
 
 
 def backoffs() -> Iterator[float]:
@@ -40,19 +42,17 @@ class Run:
         self._stream: Stream | None = None
         threading.Thread(target=self._hold, name="mq-run", daemon=True).start()
 
-    def number(self, timeout: float = SOURCE_RETRY_S) -> int:
+    def number(self) -> int:
         """Returns the run's number once the broker holds it.
-
-        Args:
-            timeout: seconds to wait for a broker that is away.
 
         Raises:
             BrokerUnavailable: it stayed away.
             MqError: the broker does not hold this run any more.
         """
+        timeout = SOURCE_RETRY_S if self._number else FIRST_CONTACT_S
         if not self._held.wait(timeout):
             raise BrokerUnavailable(
-                f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq broker`, then restart the query"
+                f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq broker`, or correct option broker"
             )
         if self._error is not None:
             raise self._error

@@ -49,6 +49,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._run: Run | None = None
+        self._reached = False  # whether the broker has answered yet
         self._lag: subscribe_pb2.Lag | None = None
         self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
         self._last_batch_s: float | None = None  # monotonic
@@ -189,9 +190,12 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _call(self, method: str, request: Any) -> Any:
         from pyspark_mq.connection import Connection
-        from pyspark_mq.run import SOURCE_RETRY_S
+        from pyspark_mq.run import FIRST_CONTACT_S, SOURCE_RETRY_S
 
-        return Connection.shared(self._options.broker).call(method, request, retry_timeout=SOURCE_RETRY_S)
+        timeout = SOURCE_RETRY_S if self._reached else FIRST_CONTACT_S
+        response = Connection.shared(self._options.broker).call(method, request, retry_timeout=timeout)
+        self._reached = True
+        return response
 
     def _who(self, offsets: Offsets) -> subscribe_pb2.ConsumerRef:
         from mq_wire.v1 import subscribe_pb2

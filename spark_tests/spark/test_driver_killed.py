@@ -50,11 +50,11 @@ def test_exactly_once_over_a_killed_driver(
         )
     try:
         commits = pathlib.Path(checkpoint) / "commits"
-        wait_until(lambda: (commits / "5").exists() or driver.poll() is not None, 60, "six batches")
+        wait_until(lambda: (commits / "3").exists() or driver.poll() is not None, 60, "four batches")
         assert driver.poll() is None, said.read_text()
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     pipe(stream(spark, broker.address, queue), checkpoint, broker.address, target)
     assert sorted(values(browse(spark, broker.address, target).collect())) == list(range(rows))
-    assert len(list(commits.iterdir())) > 6, "the second driver went on where the first one was killed"
+    assert len(list(commits.iterdir())) > 4, "the second driver went on where the first one was killed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -97,26 +97,16 @@ def test_exactly_once_with_the_broker_killed_in_between(
     assert sorted(values(browse(spark, broker.address, target).collect())) == list(range(20_000))
 
 
-def test_exactly_once_over_restarts_of_a_failing_query(
-    spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str, tmp_path: pathlib.Path
+def test_exactly_once_over_a_restart_of_a_failing_query(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str
 ) -> None:
+    """Tasks of the failing batch have staged rows; none of them may come through."""
     fill(module_broker.address, queue, 1000)
-    marker = tmp_path / "failed-once"
-
-    def fail_once(batches: Any) -> Any:
-        for batch in batches:
-            if not marker.exists() and b"777" in batch.column("value").to_pylist():
-                marker.touch()
-                raise RuntimeError("this task fails as the test wants")
-            yield batch
-
-    def start() -> None:
-        rows = stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=300).select("value")
-        pipe(rows.mapInArrow(fail_once, "value binary"), checkpoint, module_broker.address, target)
-
-    with pytest.raises(Exception, match="this task fails as the test wants"):
-        start()
-    start()
+    rows = stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=500, maxRecordsPerPartition=125)
+    fails = "case when cast(value as string) = '777' then raise_error('as the test wants') else value end as value"
+    with pytest.raises(Exception, match="as the test wants"):
+        pipe(rows.selectExpr(fails), checkpoint, module_broker.address, target)
+    pipe(rows.select("value"), checkpoint, module_broker.address, target)
     assert sorted(values(browse(spark, module_broker.address, target).collect())) == list(range(1000))
 
 
@@ -136,7 +126,7 @@ def test_another_number_of_rows_under_a_committed_batch(
     pipe(rows, checkpoint, module_broker.address, target)
     for name in ("commits/0", "commits/.0.crc"):
         (pathlib.Path(checkpoint) / name).unlink(missing_ok=True)
-    fewer = rows.where("cast(value as int) < 60")
+    fewer = rows.where("cast(cast(value as string) as int) < 60")
     with pytest.raises(Exception, match=r"BatchMismatch: .*not deterministic.*checkpoint lost its last offsets"):
         pipe(fewer, checkpoint, module_broker.address, target)
     pipe(fewer, checkpoint, module_broker.address, target, batchMismatch="keep")
