@@ -154,5 +154,5 @@ def open_fetch(wire: Wire, rows: int, size: int = 1 << 30, **fields: Any) -> Str
 
 def error_code(error: grpc.RpcError) -> str:
     """The stable code beside a status, or "" where there is none."""
-    found = [str(value) for key, value in error.trailing_metadata() or () if key == CODE_METADATA_KEY]
-    return found[0] if found else ""
+    metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    return str(metadata.get(CODE_METADATA_KEY, ""))

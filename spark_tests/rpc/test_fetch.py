@@ -160,8 +160,10 @@ def test_a_plan_that_waits_in_vain_is_idle(wire: Wire, queue_name: str) -> None:
 
 
 def test_runs_have_numbers_that_grow(wire: Wire) -> None:
-    first, second = wire.hold(HoldRunRequest()), wire.hold(HoldRunRequest())
-    assert 0 < next(first).run < next(second).run
+    streams = [wire.hold(HoldRunRequest()) for _ in range(2)]
+    first = next(streams[0]).run
+    streams.append(wire.hold(HoldRunRequest()))
+    assert 0 < first < next(streams[2]).run
 
 
 def test_what_a_run_planned_and_did_not_read_goes_back_when_it_ends(wire: Wire, queue_name: str) -> None:

@@ -40,9 +40,7 @@ class UnaryCalls:
         self._waits = threading.BoundedSemaphore(waits_max)
         self._started = time.monotonic()
         limits = Limits(records_bytes_max=RECORDS_BYTES_MAX, records_rows_max=RECORDS_ROWS_MAX, name_bytes_max=NAME_BYTES_MAX)
-        self._hello = HelloResponse(
-            cluster_id=cluster_id, version=version, protocol=PROTOCOL_VERSION, features=FEATURES, limits=limits
-        )
+        self._hello = HelloResponse(cluster_id=cluster_id, version=version, protocol=PROTOCOL_VERSION, features=FEATURES, limits=limits)
 
     def of(self, name: str) -> Answer:
         """Returns the function that answers the method `name`."""
@@ -80,15 +78,14 @@ class UnaryCalls:
         if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
             return reply
         try:
-            while context.is_active() and not self._streams.stopping:
-                remaining = deadline - time.monotonic()
-                if not reply.idle or remaining <= 0:
-                    break
+            while (remaining := deadline - time.monotonic()) > 0 and context.is_active() and not self._streams.stopping:
                 self._engine.wait_for_rows(request.who.destination, min(remaining, _WAIT_S_SLICE))
                 reply = self._engine.call(request)
+                if not reply.idle:
+                    break
+            return reply
         finally:
             self._waits.release()
-        return reply
 
 
 def rss_anon_bytes() -> int:
