@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mq_wire.errors import InvalidOption, InvalidRequest, MqError, SendOutcomeUnknown
+from mq_wire.errors import ClientClosed, InvalidOption, InvalidRequest, MqError, SendOutcomeUnknown
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
@@ -107,7 +107,10 @@ class Consumer:
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Yields messages until none came within `timeout` seconds, or the consumer is closed."""
         while not self._closed:
-            message = self.receive(timeout)
+            try:
+                message = self.receive(timeout)
+            except ClientClosed:
+                return
             if message is None:
                 return
             yield message
@@ -143,7 +146,10 @@ class Consumer:
                     consuming.prefetch = max(PREFETCH_DEFAULT, 2 * max_rows)
                 delivery = consuming.current
                 if delivery is None or consuming.broken is not None:
-                    delivery = self._next_delivery(timeout)
+                    try:
+                        delivery = self._next_delivery(timeout)
+                    except ClientClosed:
+                        return
                     if delivery is None:
                         return
                 session, taken, rows = delivery.session, [], 0

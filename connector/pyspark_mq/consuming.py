@@ -153,7 +153,7 @@ class Consuming:
     @property
     def is_full(self) -> bool:
         """Whether the broker holds back because too much is unacknowledged."""
-        return self._granted >= self._confirmed_rows + self._max_unacknowledged and self._reported + self.prefetch > self._granted
+        return self._unreported > 0 and self._granted >= self._confirmed_rows + self._max_unacknowledged
 
     @property
     def _unreported(self) -> int:
