@@ -135,12 +135,19 @@ def _dispatch(ledger: Ledger, destination: Destination) -> None:
         destination.sessions[first] = destination.sessions.pop(first)
 
 
+def _lane_by_lane(chosen: list[Selection]) -> list[tuple[int, Selection]]:
+    """Returns (partition, one lane of it), so that no partition's lower priorities leave before another's higher ones."""
+    lanes = [(priority, number, offsets) for number, selection in enumerate(chosen) for priority, offsets in selection.lanes]
+    lanes.sort(key=lambda lane: -lane[0])
+    return [(number, Selection.of([(priority, offsets)])) for priority, number, offsets in lanes]
+
+
 def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int) -> int:
     chosen = choose([partition.ready for partition in destination.partitions], rows)
     given = 0
-    for number, selection in enumerate(chosen):
-        if not selection.rows or not session.wants_rows():
-            continue
+    for number, selection in _lane_by_lane(chosen):
+        if not session.wants_rows():
+            break
         partition = destination.partitions[number]
         index = partition.log.index()
         fitting = max(index.rows_within(selection, session.credit_bytes), 1)
