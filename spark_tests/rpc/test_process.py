@@ -120,6 +120,47 @@ def test_a_temporary_directory_goes_when_the_broker_does() -> None:
     assert not kept.exists()
 
 
+#: A broker whose disk fails while it syncs the turn that the test asks for; the sync after it would succeed, which is the trap.
+FAILING = """
+import errno, os, sys, threading
+from mq_broker.console.main import main
+sync, armed = os.fdatasync, sys.argv.pop()
+def fdatasync(descriptor):
+    if threading.current_thread().name == "mq-engine" and os.path.exists(armed):
+        os.remove(armed)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    sync(descriptor)
+os.fdatasync = fdatasync
+sys.exit(main())
+"""
+
+
+def test_a_failed_sync_ends_the_process_without_an_answer(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    armed = tmp_path / "armed"
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAILING, "broker", "--data-dir", str(data_dir), "--port", "0", str(armed)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        address = process.stdout.readline().split()[4]
+        with Wire(address) as wire:
+            publisher = wire.publisher("q")
+            publisher.send(batch_of(values_of(10)))
+            armed.touch()
+            publisher.put(batch_of(values_of(10)))
+            with pytest.raises(grpc.RpcError) as caught:
+                publisher.answer()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert process.wait(20) == 70
+        assert "storage failed" in process.stderr.read()
+    with LocalBroker(data_dir) as again, Wire(again.address) as wire:
+        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows in (10, 20)
+
+
 def test_wrong_settings_are_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidOption, match="did you mean 'default_partitions'"):
         LocalBroker(default_partition=3)

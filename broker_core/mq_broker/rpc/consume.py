@@ -58,6 +58,8 @@ class ConsumeStream:
                 raise InvalidRequest("the first message of a Consume stream must be `open`")
             opened = self._engine.call(OpenSession(first.open, self._outbox.put))
             self._session = opened.session
+        except grpc.RpcError:
+            return  # the client left before it said what it wants
         except Exception as error:  # abort gives each its status
             abort(context, error)
         try:
