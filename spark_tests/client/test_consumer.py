@@ -81,7 +81,7 @@ def test_acknowledging_up_to_a_message_spares_what_came_later(module_broker: Loc
     with Consumer(module_broker.address, queue=queue, prefetch=10) as consumer:
         messages = [consumer.receive(timeout=10) for _ in range(60)]
         assert all(messages)
-        consumer.acknowledge(messages[50])  # type: ignore[arg-type]
+        consumer.acknowledge(messages[50])
         consumer.acknowledge_up_to(messages[41])  # type: ignore[arg-type]
         consumer.acknowledge_up_to(messages[20])  # type: ignore[arg-type]
         consumer.flush(10)
@@ -154,7 +154,7 @@ def test_unacknowledged_messages_are_bounded_and_named_in_a_warning(module_broke
         consumer.acknowledge(held)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rest = []
+            rest: list[int] = []
             while len(rest) < 75:
                 message = consumer.receive(timeout=10)
                 assert message is not None
@@ -221,7 +221,7 @@ def test_what_cannot_be_acknowledged_is_refused(module_broker: LocalBroker, queu
         with pytest.raises(InvalidRequest, match="metadata"):
             consumer.acknowledge(batch.replace_schema_metadata(None))
         with pytest.raises(InvalidRequest, match="str"):
-            consumer.acknowledge(["text"])  # type: ignore[list-item]
+            consumer.acknowledge(["text"])
         with pytest.raises(InvalidOption, match="max_rows=0"):
             consumer.batches(max_rows=0)
         with pytest.raises(InvalidOption, match="colour"):
