@@ -50,6 +50,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._run: Run | None = None
         self._reached = False  # whether the broker has answered yet
+        self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
         self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
         self._last_batch_s: float | None = None  # monotonic
@@ -95,7 +96,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 create=True,
             ),
         )
-        self._lag = plan.lag
+        self._lag, self._acknowledged = plan.lag, start
         if plan.idle:
             return start
         self._last_batch_s = time.monotonic()
@@ -173,11 +174,11 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledges everything before `end`."""
+        """Acknowledges everything before `end`, where the plan that Spark asks for first has not done it."""
         from mq_wire.v1 import common_pb2, subscribe_pb2
 
         offsets = self._read_offsets(end)
-        if not offsets.initial:
+        if not offsets.initial and end != self._acknowledged:
             positions = common_pb2.Positions(next=dict(offsets.positions))
             self._call("AcknowledgeRange", subscribe_pb2.AcknowledgeRangeRequest(who=self._who(offsets), end=positions))
 

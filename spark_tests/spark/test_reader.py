@@ -1,0 +1,203 @@
+"""The source without Spark around it: the calls that Spark makes, against a real broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+
+from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, RunFenced
+from pyspark_mq import reader as reader_module
+from pyspark_mq import run as run_module
+from pyspark_mq.options import SourceOptions
+from pyspark_mq.reader import BATCH_ROWS_MIN, RangePartition
+from pyspark_mq.source import MqStreamReader
+from spark_tests.spark.queries import fill
+
+if TYPE_CHECKING:
+    from mq_broker import LocalBroker
+
+SCHEMA = StructType(
+    [
+        StructField("value", BinaryType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("delivery_count", IntegerType()),
+    ]
+)
+Row = tuple[bytes, int, int, int]
+
+
+@pytest.fixture
+def readers() -> Iterator[list[MqStreamReader]]:
+    """Collects the readers of a test, to end their runs."""
+    made: list[MqStreamReader] = []
+    yield made
+    for reader in made:
+        reader.stop()
+
+
+def source(readers: list[MqStreamReader], address: str, queue: str, **options: object) -> MqStreamReader:
+    given = {"broker": address, "queue": queue} | {name: str(value) for name, value in options.items()}
+    readers.append(MqStreamReader(SourceOptions.parse(given), SCHEMA))
+    return readers[-1]
+
+
+def plan(reader: MqStreamReader, start: dict[str, Any] | None = None) -> dict[str, Any]:
+    return reader.latestOffset(start or reader.initialOffset(), reader.getDefaultReadLimit())
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def read(reader: MqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    return [row for task in reader.partitions(start, end) for batch in reader.read(task) for row in rows_of(batch)]
+
+
+def test_idle_returns_the_very_start(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    reader = source(readers, module_broker.address, queue, idleWaitMs=0)
+    start = reader.initialOffset()
+    assert plan(reader, start) is start
+    assert list(reader.partitions(start, start)) == []
+    reader.commit(start)
+    fill(module_broker.address, queue, 10)
+    end = plan(reader, start)
+    assert end != start
+    assert plan(reader, end) is end
+    assert reader.reportLatestOffset() is not None
+
+
+def test_a_range_reads_equal_rows_again_and_concurrently(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 30_000)
+    reader = source(readers, module_broker.address, queue, maxRecordsPerPartition=4000, prefetchRows=700)
+    start = reader.initialOffset()
+    end = plan(reader, start)
+    first = read(reader, start, end)
+    found: list[list[Row]] = []
+    threads = [threading.Thread(target=lambda: found.append(read(reader, start, end))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(first) == 30_000
+    assert found == [first] * 3
+    assert {row[3] for row in first} == {1}
+
+
+def test_a_fetch_goes_on_where_it_broke(readers: list[MqStreamReader], broker: LocalBroker, queue: str) -> None:
+    """The broker dies between two batches of one read; not a row is missing or twice."""
+    fill(broker.address, queue, 100_000)
+    # Little credit, so that the broker still has most of the range when it dies.
+    reader = source(readers, broker.address, queue, prefetchRows=2000, minPartitions=1)
+    start = reader.initialOffset()
+    end = plan(reader, start)
+    tasks = reader.partitions(start, end)
+    rows: list[Row] = []
+    for number, task in enumerate(tasks):
+        for at, batch in enumerate(reader.read(task)):
+            rows += rows_of(batch)
+            if number == 0 and at == 0:
+                broker.kill()
+                broker.start()
+    assert sorted(int(row[0]) for row in rows) == list(range(100_000))
+    again = plan(reader, end)
+    assert again == end
+
+
+def test_batches_are_neither_tiny_nor_huge(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 80_000, batch_rows=500)
+    reader = source(readers, module_broker.address, queue)
+    start = reader.initialOffset()
+    for task in reader.partitions(start, plan(reader, start)):
+        *full, last = [batch.num_rows for batch in reader.read(task)]
+        assert all(rows >= BATCH_ROWS_MIN // 2 for rows in full)
+        assert 0 < last <= 65_536
+
+
+def test_a_second_start_fences_the_first(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    """A copied checkpoint, or an old process that lives on after a restart."""
+    fill(module_broker.address, queue, 10)
+    old = source(readers, module_broker.address, queue, idleWaitMs=0)
+    end = plan(old)
+    assert len(read(old, old.initialOffset(), end)) == 10
+    new = source(readers, module_broker.address, queue, idleWaitMs=0)
+    assert {row[3] for row in read(new, new.initialOffset(), end)} == {2}
+    with pytest.raises(RunFenced):
+        plan(old, end)
+    assert plan(new, end) == end
+
+
+def test_what_nobody_read_is_cut_anew(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 100)
+    reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=30)
+    unread = plan(reader)
+    later = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
+    assert len(read(reader, reader.initialOffset(), later)) == 100
+    assert read(reader, reader.initialOffset(), unread) == [], "its numbers went back to the lanes and read as nothing"
+
+
+def test_trigger_once_takes_everything(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 100)
+    reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=30)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert len(read(reader, reader.initialOffset(), end)) == 100
+
+
+def test_a_batch_is_bounded_in_bytes(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 10_000)
+    reader = source(readers, module_broker.address, queue, maxBytesPerTrigger=20_000)
+    start = reader.initialOffset()
+    rows = read(reader, start, plan(reader, start))
+    assert 0 < len(rows) < 5000
+
+
+def test_data_loss_fails_or_reads_as_nothing(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 40)
+    reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=10)
+    boundaries = [reader.initialOffset()]
+    for _ in range(4):
+        boundaries.append(plan(reader, boundaries[-1]))
+        read(reader, boundaries[-2], boundaries[-1])
+    plan(reader, boundaries[-1])
+    with pytest.raises(DataLost):
+        reader.partitions(boundaries[0], boundaries[1])
+    lenient = source(readers, module_broker.address, queue, failOnDataLoss="false")
+    with pytest.warns(RuntimeWarning, match="failOnDataLoss=false"):
+        assert lenient.partitions(boundaries[0], boundaries[1]) == []
+
+
+def test_a_loopback_broker_is_refused_on_another_host(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 10)
+    reader = source(readers, module_broker.address, queue)
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, plan(reader, start))
+    assert isinstance(task, RangePartition)
+    with pytest.raises(InvalidOption, match="give a host name that every executor can reach"):
+        reader.read(dataclasses.replace(task, planned_on="driver.example"))
+
+
+def test_a_broker_that_is_not_there(readers: list[MqStreamReader], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.3)
+    reader = source(readers, "mq://127.0.0.1:9", queue)
+    with pytest.raises(BrokerUnavailable, match="mq broker"):
+        plan(reader)
+
+
+def test_a_broker_that_stays_away_fails_the_task(
+    readers: list[MqStreamReader], broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.address, queue, 10)
+    reader = source(readers, broker.address, queue)
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, plan(reader, start))
+    broker.kill()
+    monkeypatch.setattr(reader_module, "FETCH_RETRY_S", 0.3)
+    with pytest.raises(BrokerUnavailable, match=r"partition \d, numbers"):
+        list(reader.read(task))
