@@ -106,7 +106,7 @@ class Producer:
             opened = self._connection.call("OpenProducer", opening, retry_timeout=connect_timeout)
             producer_id, epoch = opened.producer_id, opened.epoch
             self.stored.update({mark.partition: (mark.rows, mark.last_offset) for mark in opened.marks})
-        window = Window(self.queue, producer_id, epoch, staged)
+        window = Window(self.queue, producer_id, epoch, staged, is_named=self.name is not None)
         self._publishing = Publishing(self._connection, self.queue, window, self._send_timeout, self)
         self._lock = self._publishing.lock
 

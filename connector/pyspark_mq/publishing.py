@@ -21,6 +21,8 @@ from pyspark_mq.window import OutgoingBatch, Window
 _NEVER: Final = float("inf")
 #: How long close() waits for the broker to end a stream that has nothing left to say.
 _LAST_WORDS_S: Final = 1.0
+#: Nothing expires while a Hello is under way: it must not take long.
+_HELLO_TIMEOUT_S: Final = 5.0
 
 
 class Gathering(Protocol):
@@ -149,7 +151,7 @@ class Publishing:
         answers = 0
         error: MqError | None = None
         try:
-            if self._connection.cluster_id != self._cluster_id:
+            if self._connection.hello(timeout=_HELLO_TIMEOUT_S).cluster_id != self._cluster_id:
                 raise WrongBroker(
                     f"the broker at {self._connection.endpoint} is another one than this producer of queue {self._queue!r} began with: "
                     "make a new producer; what was not confirmed may be stored on the old one"

@@ -7,10 +7,13 @@ Free of threads, sockets and clocks: time is an argument. Rules (PROTOCOL.md):
   partition is *held* until all answers are in, then everything goes again in order, under the same sequences.
 - A batch that is refused for good fails, and a `skip` of its sequences goes in its place, so that those behind it can follow.
 - When the stream breaks, everything without an answer goes again. A batch the broker had stored is then answered as a duplicate.
+- The broker forgets unnamed producers that were idle while many others came. Their partition goes on under a new identity, unless an
+  answer was lost before: then nobody can tell any more what is stored.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -76,9 +79,11 @@ class OutgoingBatch:
 class _Lane:
     """One partition's side of the window."""
 
-    __slots__ = ("full", "held", "next_sequence", "pause", "unanswered", "until", "waiting")
+    __slots__ = ("forgotten", "full", "held", "next_sequence", "pause", "producer_id", "unanswered", "until", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, producer_id: str) -> None:
+        self.producer_id = producer_id
+        self.forgotten = False  # the broker does not know the producer any more
         self.next_sequence = 0
         self.unanswered = 0  # requests on the present stream without an answer
         self.full = False  # as many unanswered as may be: more follow when half of them are
@@ -86,6 +91,13 @@ class _Lane:
         self.until = 0.0  # held at least so long
         self.pause = _HOLD_FIRST_S
         self.waiting: list[OutgoingBatch] = []
+
+    def begin_anew(self) -> None:
+        """Takes a new identity and numbers everything that waits from 0 on."""
+        self.producer_id, self.next_sequence, self.forgotten = uuid.uuid4().hex, 0, False
+        self.waiting = [batch for batch in self.waiting if not batch.is_skip]
+        for batch in self.waiting:
+            batch.sequence = _NO_SEQUENCE
 
 
 class Window:
@@ -97,8 +109,11 @@ class Window:
         rows_stored: rows that the broker has confirmed.
     """
 
-    def __init__(self, destination: str, producer_id: str, epoch: int, staged: StagedSet | None = None) -> None:
+    def __init__(
+        self, destination: str, producer_id: str, epoch: int, staged: StagedSet | None = None, *, is_named: bool = False
+    ) -> None:
         self._destination, self._producer_id, self._epoch, self._staged = destination, producer_id, epoch, staged
+        self._is_unnamed = not is_named and staged is None
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[OutgoingBatch] = deque()
         self._on_wire: deque[OutgoingBatch] = deque()
@@ -138,7 +153,7 @@ class Window:
             batch = self._ready.popleft()
             lane = self._lanes.get(batch.partition)
             if lane is None:
-                lane = self._lanes[batch.partition] = _Lane()
+                lane = self._lanes[batch.partition] = _Lane(self._producer_id)
             lane.full = lane.full or lane.unanswered >= _UNANSWERED_MAX
             if lane.held or lane.full:
                 lane.waiting.append(batch)
@@ -160,7 +175,7 @@ class Window:
             request_id=batch.request_id,
             destination=self._destination,
             partition=batch.partition,
-            producer_id=self._producer_id,
+            producer_id=self._lanes[batch.partition].producer_id,
             epoch=self._epoch,
             first_sequence=batch.sequence,
             rows=batch.rows,
@@ -179,6 +194,8 @@ class Window:
             is_drained = lane.unanswered <= (0 if lane.held else _UNANSWERED_MAX // 2)
             if (lane.held or lane.full) and is_drained and lane.until <= now:
                 lane.held = lane.full = False
+                if lane.forgotten:
+                    lane.begin_anew()
                 self._ready.extendleft(reversed(lane.waiting))
                 lane.waiting = []
 
@@ -215,6 +232,10 @@ class Window:
             batch.lost = True
             self._hold(lane, batch, error, now, pause=True)  # the broker restarts from its disk, which may have the batch or not
             return None
+        if isinstance(error, UnknownProducer) and self._is_unnamed and not (batch.lost or any(other.lost for other in lane.waiting)):
+            lane.forgotten = True
+            self._hold(lane, batch, error, now, pause=False)
+            return None
         # Refused now; but where an earlier answer was lost, only those who have looked into the audit know.
         batch.lost = batch.lost and isinstance(error, RetryLater) and not isinstance(error, OutOfOrder)
         batch.uncertain = batch.lost
@@ -236,6 +257,9 @@ class Window:
         again: list[OutgoingBatch] = []
         # Refused batches of a partition were sent before those of it that are still on the wire.
         for lane in self._lanes.values():
+            if lane.forgotten and not lane.unanswered:
+                lane.begin_anew()
+            lane.forgotten = False
             again += lane.waiting
             lane.waiting, lane.held, lane.full, lane.unanswered, lane.until = [], False, False, 0, 0.0
         for batch in self._on_wire:

@@ -322,6 +322,15 @@ def _try(producer: Producer, value: bytes) -> bool:
     return True
 
 
+def test_an_idle_producer_that_the_broker_forgot_sends_on(tmp_path_factory: pytest.TempPathFactory, queue: str) -> None:
+    with LocalBroker(tmp_path_factory.mktemp("small"), anonymous_producers_max=1, default_partitions=1) as small:
+        with Producer(small.address, queue=queue) as idle, Producer(small.address, queue=queue) as busy:
+            idle.send(b"0").result(10)
+            busy.send(b"1").result(10)
+            assert [idle.send(b"%d" % i).result(10).offset for i in (2, 3)] == [2, 3]
+        assert [row["value"] for row in received(small.address, queue)] == [b"0", b"1", b"2", b"3"]
+
+
 def test_another_broker_behind_the_same_address_is_refused(tmp_path_factory: pytest.TempPathFactory, queue: str) -> None:
     with LocalBroker(tmp_path_factory.mktemp("one")) as one:
         address = one.address

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_wire.errors import InvalidRecords, MqError, ProducerFenced, SendOutcomeUnknown, SendTimeout, StoreFull
+from mq_wire.errors import InvalidRecords, MqError, ProducerFenced, SendOutcomeUnknown, SendTimeout, StoreFull, UnknownProducer
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.common_pb2 import Error
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, Receipt
@@ -162,6 +162,39 @@ def test_a_fenced_producer_fails_everything() -> None:
     assert set(w.fail_all(caught.value)) == {one, two}
     assert w.idle
     assert w.bytes == 0
+
+
+def test_an_unnamed_producer_that_was_forgotten_goes_on_under_a_new_identity() -> None:
+    w = window()
+    old, one, two = batch(rows=2), batch(rows=3), batch(rows=1)
+    w.add(old, FOREVER)
+    sent(w)
+    w.answer(stored(old), 0.0)
+    w.add(one, FOREVER)
+    w.add(two, FOREVER)
+    sent(w)
+    assert (one.sequence, two.sequence) == (2, 5)
+    assert w.answer(refused(one, "UNKNOWN_PRODUCER"), 0.0) is None
+    assert w.answer(refused(two, "UNKNOWN_PRODUCER"), 0.0) is None
+    assert sent(w) == [one, two]
+    headers = [PublishHeader.FromString(w.header(each)) for each in (one, two)]
+    assert [header.first_sequence for header in headers] == [0, 3]
+    assert headers[0].producer_id == headers[1].producer_id != "p"
+    assert w.answer(stored(one), 0.0) is one
+
+
+def test_a_forgotten_producer_whose_answer_was_lost_cannot_go_on() -> None:
+    w = window()
+    old, one = batch(), batch()
+    w.add(old, FOREVER)
+    sent(w)
+    w.answer(stored(old), 0.0)
+    w.add(one, FOREVER)
+    sent(w)
+    w.disconnected()
+    sent(w)
+    with pytest.raises(UnknownProducer):
+        w.answer(refused(one, "UNKNOWN_PRODUCER"), 0.0)
 
 
 def test_no_more_unanswered_than_the_audit_remembers() -> None:
