@@ -117,8 +117,9 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
     if held is None:
         held = state.staged[what.token] = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id)
     held.add(StagedFrame(what, body.place, body.priorities), time_us)
-    if what.query_id:
-        state.query_epochs[what.query_id] = max(what.epoch, state.query_epochs.get(what.query_id, 0))
+    if what.query_id and what.epoch > state.query_epochs.get(what.query_id, 0):
+        state.query_epochs[what.query_id] = what.epoch
+        state.dirty.add(("broker",))
     state.dirty.add(("staged", what.token))
 
 

@@ -40,7 +40,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
         StagedSetUnknown: the set was committed or discarded in the meantime.
     """
     header, staged = command.header, command.header.staged
-    held = _open_set(ledger, staged, header.first_sequence, (destination.number, header.partition))
+    held = _open_set(ledger, staged, header.first_sequence)
     receipt = produce.Receipt(partition=header.partition, rows=header.rows, log_id=destination.destination_id, append_time_us=ledger.now_us)
     if held is not None and _seen_before(held, header, command.records_crc, (destination.number, header.partition)):
         receipt.duplicates = header.rows
@@ -63,7 +63,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     return receipt
 
 
-def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int, key: tuple[int, int]) -> StagedSet | None:
+def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSet | None:
     state = ledger.state
     if len(staged.token) != TOKEN_BYTES:
         raise InvalidRequest(f"a staging token has {len(staged.token)} bytes: use {TOKEN_BYTES} random ones")
@@ -71,16 +71,21 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int, key: tuple[
         raise EpochFenced(
             f"batch {staged.batch_id} of query {staged.query_id} read rows that were given to another consumer since: its output is refused"
         )
-    held = state.staged.get(staged.token)
-    if held is None and first:
-        raise StagedSetUnknown(
-            f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again"
-        )
     newest = state.query_epochs.get(staged.query_id, 0) if staged.query_id else 0
     if staged.epoch < newest:
         raise EpochFenced(
             f"writer epoch {staged.epoch} of query {staged.query_id} was replaced by epoch {newest}: this task belongs "
             "to an attempt that is over"
+        )
+    held = state.staged.get(staged.token)
+    if held is None and first:
+        raise StagedSetUnknown(
+            f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again"
+        )
+    if held is not None and (held.epoch, held.query_id, held.batch_id) != (staged.epoch, staged.query_id, staged.batch_id):
+        raise InvalidRequest(
+            f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query {held.query_id!r}, epoch {held.epoch}, not to "
+            f"batch {staged.batch_id} of query {staged.query_id!r}, epoch {staged.epoch}: use a new random token for each write"
         )
     if staged.query_id and staged.epoch > newest:
         _discard(ledger, (s.token for s in state.staged.values() if s.query_id == staged.query_id))
@@ -94,11 +99,12 @@ def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: 
     if header.first_sequence > expected:
         raise OutOfOrder(f"staged set {held.token.hex()} misses sequence {expected}, got {header.first_sequence}: send it again in order")
     for known in reversed(held.ranges[key]):
-        if known.first == header.first_sequence:
-            if known.rows == header.rows and known.crc == crc:
-                return True
+        if known.first == header.first_sequence and known.rows == header.rows and known.crc == crc:
+            return True
+        if known.first <= header.first_sequence:
             raise SequenceReused(
-                f"staged set {held.token.hex()} got sequence {known.first} again with other content: a retry must send the same bytes"
+                f"staged set {held.token.hex()} got sequence {header.first_sequence} again with other content: "
+                "a retry must send the same bytes"
             )
     raise OutOfWindow(
         f"staged set {held.token.hex()} got sequence {header.first_sequence} again, too long after: write again under a new token"
