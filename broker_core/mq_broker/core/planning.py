@@ -12,12 +12,15 @@ from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_wire.errors import IncarnationSuperseded, InvalidRequest, OffsetsUnknown, RunFenced, WrongBroker
+from mq_wire.limits import PRIORITIES
 from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
 
 #: Rows of one plan at most: its bitmaps must fit into one journal entry whatever their pattern.
 PLAN_ROWS_MAX: Final = 8_000_000
+#: A plan that fills this share of its byte limit is not tried any larger.
+_FULL_ENOUGH: Final = 0.9
 
 
 def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
@@ -48,9 +51,9 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     if consumer is None and destination.consumer_named(who.consumer) is not None:
         # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
         consumer = _mint(ledger, destination, who)
-    chosen = _choose(destination, request)
-    if sum(selection.rows for selection in chosen) < max(request.min_rows, 1):
+    if _available(destination, request) < max(request.min_rows, 1):
         return _idle(ledger, destination)
+    chosen = _choose(destination, request)
     if consumer is None:
         consumer = _mint(ledger, destination, who)
     _record_plan(ledger, destination, consumer, who.run, chosen)
@@ -163,20 +166,42 @@ def end_consumer(ledger: Ledger, destination: Destination, consumer: Consumer, s
     return rows
 
 
+def _below(destination: Destination, request: wire.PlanRequest) -> list[int | None]:
+    return [request.available_below.next.get(n, 0) if request.bounded else None for n in range(len(destination.partitions))]
+
+
+def _available(destination: Destination, request: wire.PlanRequest) -> int:
+    """Returns how many rows there are to choose from: the minimum is asked of these, not of what the maximum leaves of them."""
+    bounds = zip(destination.partitions, _below(destination, request), strict=True)
+    return sum(partition.ready.count_below(priority, bound) for partition, bound in bounds for priority in range(PRIORITIES))
+
+
 def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selection]:
-    partitions = destination.partitions
-    below = [request.available_below.next.get(n, 0) if request.bounded else None for n in range(len(partitions))]
+    """Returns the next rows within the limits of rows and bytes, one row at least: fewer rows are chosen anew, so that priority rules."""
+    lanes, below = [partition.ready for partition in destination.partitions], _below(destination, request)
     rows = min(request.max_rows or PLAN_ROWS_MAX, PLAN_ROWS_MAX)
-    chosen = choose([partition.ready for partition in partitions], rows, below)
-    if not request.max_bytes:
+    chosen = choose(lanes, rows, below)
+    size = _bytes(destination, chosen)
+    if not request.max_bytes or size <= request.max_bytes:
         return chosen
-    sizes = [partitions[n].log.index().bytes_of(selection) for n, selection in enumerate(chosen)]
-    if sum(sizes) <= request.max_bytes:
-        return chosen
-    # Fewer rows by the mean size, chosen anew so that priority still rules; then cut to the byte, but never to nothing.
-    total = sum(selection.rows for selection in chosen)
-    fewer = max(total * request.max_bytes // sum(sizes), 1)
-    return choose([partition.ready for partition in partitions], fewer, below)
+    # More rows never have fewer bytes, so halving finds the number; the first guess, by the mean size, is mostly good enough.
+    best, few, many = choose(lanes, 1, below), 1, sum(selection.rows for selection in chosen)
+    guess = max(many * request.max_bytes // size, few + 1)
+    while few < guess < many:
+        chosen = choose(lanes, guess, below)
+        size = _bytes(destination, chosen)
+        if size > request.max_bytes:
+            many = guess
+        else:
+            best, few = chosen, guess
+            if size >= request.max_bytes * _FULL_ENOUGH:
+                break
+        guess = (few + many) // 2
+    return best
+
+
+def _bytes(destination: Destination, chosen: list[Selection]) -> int:
+    return sum(destination.partitions[n].log.index().bytes_of(selection) for n, selection in enumerate(chosen))
 
 
 def _record_plan(ledger: Ledger, destination: Destination, consumer: Consumer, run: int, chosen: list[Selection]) -> None:
