@@ -1,0 +1,380 @@
+"""The rules of the core once more, row by row, with lists and dicts and no cleverness: what the real core is compared with.
+
+A `Model` takes the same commands as `mq_broker.core.broker.Broker`, in plain values, and raises the same classes of errors. Time is an
+argument; identities come from a counter (`identity`), so both sides give the same ones. What survives a crash is `Model.after_crash`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from mq_wire.errors import (
+    NotAssigned,
+    OutOfOrder,
+    OutOfWindow,
+    ProducerFenced,
+    SequenceReused,
+    SessionClosed,
+    UnknownDestination,
+    UnknownProducer,
+)
+from mq_wire.limits import AUDIT_RANGES
+
+READY, DONE = ("ready",), ("done",)
+Holder = tuple[object, ...]
+
+
+def identity(number: int) -> bytes:
+    """Returns the `number`-th identity that was given: 16 bytes."""
+    return number.to_bytes(16, "big")
+
+
+@dataclass(slots=True)
+class Row:
+    """One message. `holder` is READY, DONE, ("session", number) or ("plan", incarnation, plan)."""
+
+    partition: int
+    offset: int
+    value: bytes
+    priority: int
+    producer: str
+    sequence: int
+    time_us: int
+    attempts: int = 0
+    holder: Holder = READY
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the audit remembers of one stored (or skipped: base None) batch."""
+
+    first: int
+    rows: int
+    crc: int
+    base: int | None
+    time_us: int
+
+
+@dataclass(slots=True)
+class Mark:
+    """One producer in one partition."""
+
+    epoch: int
+    next: int = 0
+    rows: int = 0
+    last_offset: int = -1
+    batches: list[Batch] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Partition:
+    """`rows[i]` has offset i. `marks` has the producer heard of longest ago first."""
+
+    rows: list[Row] = field(default_factory=list)
+    marks: list[tuple[str, Mark]] = field(default_factory=list)
+
+    def mark(self, producer: str) -> Mark | None:
+        for name, mark in self.marks:
+            if name == producer:
+                return mark
+        return None
+
+
+@dataclass(slots=True)
+class Session:
+    """A connected consumer. `delivered` are all rows it ever got, in order; the application saw the first `seen` of them."""
+
+    number: int
+    destination: str
+    credit: int
+    seen: int = 0
+    delivered: list[Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """`rows[p]` are the rows of partition p in delivery order, from number `first[p]` on."""
+
+    number: int
+    run: int
+    rows: dict[int, list[Row]]
+    first: dict[int, int]
+    end: dict[int, int]
+    returned: bool = False
+    acknowledged: bool = False
+    opened_by: int = 0
+    read_by: int = 0
+    failed: int = 0
+    batches: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def pending(self) -> bool:
+        return not self.returned and not self.acknowledged
+
+    @property
+    def count(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One incarnation. `plans` are all it ever had; those up to `forgotten` are no longer kept."""
+
+    name: str
+    incarnation: bytes
+    run: int
+    minted_by: int
+    plans: list[Plan] = field(default_factory=list)
+    acknowledged: int = 0
+    forgotten: int = 0
+
+    @property
+    def next(self) -> dict[int, int]:
+        return self.plans[-1].end if self.plans else {}
+
+    def kept(self) -> list[Plan]:
+        return self.plans[self.forgotten :]
+
+    def boundary(self, plan: int) -> dict[int, int]:
+        return self.plans[plan - 1].end if plan else {}
+
+
+@dataclass(slots=True)
+class Destination:
+    """A queue."""
+
+    number: int
+    name: str
+    id: bytes
+    partitions: list[Partition]
+    consumers: dict[bytes, Consumer] = field(default_factory=dict)
+    ended: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        return [row for partition in self.partitions for row in partition.rows]
+
+
+@dataclass(slots=True)
+class StagedBatch:
+    """Rows of one batch of a set: (value, priority)."""
+
+    destination: str
+    partition: int
+    first: int
+    crc: int
+    rows: list[tuple[bytes, int]]
+
+
+@dataclass(slots=True)
+class StagedSet:
+    """What one token holds."""
+
+    epoch: int
+    query: str
+    batch: int
+    time_us: int = 0
+    batches: list[StagedBatch] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(len(batch.rows) for batch in self.batches)
+
+
+@dataclass(slots=True)
+class Model:
+    """See the module."""
+
+    partitions: int = 4
+    anonymous_max: int = 1000
+    staged_ttl_us: int = 24 * 3600 * 1_000_000
+    run_grace_us: int = 120 * 1_000_000
+    identities: int = 0
+    created: int = 0
+    epoch: int = 0
+    destinations: dict[str, Destination] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)
+    staged: dict[bytes, StagedSet] = field(default_factory=dict)
+    #: (owner, target) -> (version, rows)
+    markers: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    query_epochs: dict[str, int] = field(default_factory=dict)
+    fenced: set[tuple[str, int]] = field(default_factory=set)
+    # Lost in a crash:
+    sessions: dict[int, Session] = field(default_factory=dict)
+    opened_sessions: int = 0
+    runs: set[int] = field(default_factory=set)
+    silent: dict[int, int] = field(default_factory=dict)
+
+    def new_identity(self) -> bytes:
+        self.identities += 1
+        return identity(self.identities)
+
+    def after_crash(self) -> Model:
+        """Returns what a broker knows that comes up again: what connected consumers held is ready, and was not their failure."""
+        left = deepcopy(self)
+        for session in left.sessions.values():
+            for row in session.delivered:
+                if row.holder == ("session", session.number):
+                    row.holder = READY
+        left.sessions, left.opened_sessions, left.runs, left.silent = {}, 0, set(), {}
+        return left
+
+    # ---- destinations and producers
+
+    def destination(self, name: str, create: bool = True) -> Destination:
+        if name not in self.destinations:
+            if not create:
+                raise UnknownDestination(name)
+            self.created += 1
+            partitions = [Partition() for _ in range(self.partitions)]
+            self.destinations[name] = Destination(self.created, name, self.new_identity(), partitions)
+        return self.destinations[name]
+
+    def delete(self, name: str) -> None:
+        if name not in self.destinations:
+            raise UnknownDestination(name)
+        del self.destinations[name]
+        for token, held in list(self.staged.items()):
+            if any(batch.destination == name for batch in held.batches):
+                del self.staged[token]
+        for number, session in list(self.sessions.items()):
+            if session.destination == name:
+                del self.sessions[number]
+
+    def open_producer(self, name: str) -> tuple[str, int]:
+        producer = f"name/{name}"
+        self.producers[producer] = self.producers.get(producer, 0) + 1
+        return producer, self.producers[producer]
+
+    # ---- publishing
+
+    def publish(
+        self,
+        name: str,
+        partition: int,
+        who: tuple[str, int],
+        first: int,
+        rows: Sequence[tuple[bytes, int]],
+        crc: int,
+        now_us: int,
+    ) -> tuple[int, int]:
+        """Returns (base offset, duplicates)."""
+        there = self._partition(name, partition, who, first)
+        known = self._audit(there, who, first, len(rows), crc)
+        if known is not None:
+            return known.base or 0, len(rows)
+        base = len(there.rows)
+        for at, (value, priority) in enumerate(rows):
+            there.rows.append(Row(partition, base + at, value, priority, who[0], first + at, now_us))
+        self._remember(there, who, Batch(first, len(rows), crc, base, now_us))
+        return base, 0
+
+    def skip(self, name: str, partition: int, who: tuple[str, int], first: int, count: int, now_us: int) -> None:
+        there = self._partition(name, partition, who, first)
+        if self._audit(there, who, first, count, 0) is None:
+            self._remember(there, who, Batch(first, count, 0, None, now_us))
+
+    def _partition(self, name: str, partition: int, who: tuple[str, int], first: int) -> Partition:
+        producer, epoch = who
+        if producer.startswith("name/"):
+            current = self.producers.get(producer, 0)
+            if epoch > current or current == 0:
+                raise UnknownProducer(producer)
+            if epoch < current:
+                raise ProducerFenced(producer)
+        if first and name not in self.destinations:
+            raise UnknownProducer(producer)
+        return self.destination(name).partitions[partition]
+
+    def _audit(self, there: Partition, who: tuple[str, int], first: int, count: int, crc: int) -> Batch | None:
+        producer, epoch = who
+        mark = there.mark(producer)
+        if mark is None and first:
+            raise UnknownProducer(producer)
+        expected = mark.next if mark is not None and mark.epoch == epoch else 0
+        if first == expected:
+            return None
+        if first > expected:
+            raise OutOfOrder(str(expected))
+        assert mark is not None
+        remembered = mark.batches[-AUDIT_RANGES:]
+        for batch in remembered:
+            if batch.first == first and batch.rows:
+                if (batch.rows, batch.crc) == (count, crc):
+                    return batch
+                raise SequenceReused(str(first))
+        if first > remembered[0].first:
+            raise SequenceReused(str(first))
+        raise OutOfWindow(str(first))
+
+    def _remember(self, there: Partition, who: tuple[str, int], batch: Batch) -> None:
+        producer, epoch = who
+        mark = there.mark(producer) or Mark(epoch)
+        there.marks = [(name, other) for name, other in there.marks if name != producer]
+        there.marks.append((producer, mark))
+        unnamed = [name for name, _ in there.marks if not name.startswith("name/")]
+        if len(unnamed) > self.anonymous_max:
+            there.marks = [(name, other) for name, other in there.marks if name != unnamed[0]]
+        if mark.epoch != epoch:
+            mark.epoch, mark.batches = epoch, []
+        mark.next = batch.first + batch.rows
+        mark.batches.append(batch)
+        if batch.base is not None:
+            mark.rows += batch.rows
+            mark.last_offset = batch.base + batch.rows - 1
+
+    # ---- connected consumers
+
+    def open_session(self, name: str, credit: int) -> int:
+        self.destination(name)
+        self.opened_sessions += 1
+        self.sessions[self.opened_sessions] = Session(self.opened_sessions, name, credit)
+        return self.opened_sessions
+
+    def _session(self, number: int) -> Session:
+        if number not in self.sessions:
+            raise SessionClosed(str(number))
+        return self.sessions[number]
+
+    def add_credit(self, number: int, rows: int) -> None:
+        session = self._session(number)
+        session.credit += rows
+        session.seen += rows
+
+    def deliver(self, number: int, partition: int, offset: int) -> Row:
+        """Notes that the core gave a row to a session; it must have been next in line."""
+        session = self.sessions[number]
+        destination = self.destinations[session.destination]
+        row = destination.partitions[partition].rows[offset]
+        ready = [other for other in destination.rows() if other.holder == READY]
+        assert row in ready, f"{row} was not ready"
+        assert row.priority == max(other.priority for other in ready), f"{row} left a higher priority behind"
+        assert offset == min(r.offset for r in ready if (r.partition, r.priority) == (partition, row.priority)), f"{row} is out of order"
+        assert session.credit > 0, f"session {number} had no credit left for {row}"
+        session.credit -= 1
+        row.holder = ("session", number)
+        session.delivered.append(row)
+        return row
+
+    def check_dispatched(self, waiting: bool = True) -> None:
+        """Nobody with credit waits while rows are ready."""
+        for session in self.sessions.values():
+            ready = any(row.holder == READY for row in self.destinations[session.destination].rows())
+            assert not (waiting and session.credit > 0 and ready), f"session {session.number} was left waiting"
+
+    def acknowledge(self, number: int, rows: Sequence[tuple[int, int]]) -> int:
+        session = self._session(number)
+        held = {(row.partition, row.offset): row for row in session.delivered if row.holder == ("session", number)}
+        if any(row not in held for row in rows):
+            raise NotAssigned(str(rows))
+        for row in rows:
+            held[row].holder = DONE
+        return len(rows)
+
+    def close_session(self, number: int) -> None:
+        session = self.sessions.pop(number, None)
+        for at, row in enumerate(session.delivered if session is not None else []):
+            if row.holder == ("session", number):
+                row.holder = READY
+                row.attempts += session is not None and at < session.seen

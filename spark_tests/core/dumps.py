@@ -1,0 +1,191 @@
+"""What is durable, as plain dicts: of the core and of the model, to be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyroaring import BitMap64
+
+from mq_broker.core.audit import SKIPPED
+from mq_broker.core.broker import Broker
+from mq_broker.core.destination import Destination, Partition
+from mq_broker.testing import model as plain
+from mq_broker.testing.model import READY, Model
+from mq_wire.limits import AUDIT_RANGES
+
+Dump = dict[str, Any]
+
+
+def dump_broker(broker: Broker) -> Dump:
+    """Durable state of the core. What sessions hold counts as ready."""
+    state = broker.state
+    return {
+        "epoch": state.epoch,
+        "destinations": {name: _destination(destination) for name, destination in state.by_name.items()},
+        "producers": dict(state.producers),
+        "staged": {
+            token: (
+                (held.epoch, held.query_id, held.batch_id, held.last_time_us),
+                [
+                    (state.by_number[f.entry.destination].name, f.entry.partition, f.entry.first_sequence, f.entry.records_crc)
+                    for f in held.frames
+                ],
+                held.rows,
+            )
+            for token, held in state.staged.items()
+        },
+        "markers": {key: (marker.version, marker.rows) for key, marker in state.markers.items()},
+        "query_epochs": dict(state.query_epochs),
+        "fenced": set(state.fenced_batches),
+    }
+
+
+def _destination(destination: Destination) -> Dump:
+    held: list[dict[int, int]] = [{} for _ in destination.partitions]
+    for session in destination.sessions.values():
+        for number, lanes in session.held.items():
+            held[number].update({offset: priority for priority, offsets in enumerate(lanes.offsets) for offset in offsets})
+        assert session.held_rows == sum(lanes.rows for lanes in session.held.values())
+    return {
+        "number": destination.number,
+        "id": destination.destination_id,
+        "partitions": [_partition(partition, held[number]) for number, partition in enumerate(destination.partitions)],
+        "ended": dict(destination.ended),
+        "consumers": {
+            incarnation: {
+                "name": consumer.name,
+                "run": consumer.run,
+                "minted_by": consumer.minted_by_run,
+                "next": consumer.next,
+                "floor": consumer.floor,
+                "acknowledged": consumer.acknowledged_plan,
+                "next_plan": consumer.next_plan,
+                "plans": {
+                    plan.number: (
+                        {n: (first, [(p, [*o]) for p, o in selection.lanes]) for n, (first, selection) in plan.assignments.items()},
+                        (plan.run, plan.end, plan.returned, plan.acknowledged),
+                        (plan.opened_by_run, plan.read_by_run, plan.failed_attempts, plan.batches),
+                    )
+                    for plan in consumer.plans.values()
+                },
+            }
+            for incarnation, consumer in destination.consumers.items()
+        },
+    }
+
+
+def _partition(partition: Partition, held: dict[int, int]) -> Dump:
+    ready = {offset: priority for priority, offsets in enumerate(partition.ready.offsets) for offset in offsets}
+    assert partition.ready.counts == [len(offsets) for offsets in partition.ready.offsets]
+    assert not ready.keys() & held.keys(), "rows are held and ready at once"
+    return {
+        "next": partition.log.next_offset,
+        "ready": dict(sorted((ready | held).items())),
+        "attempts": _attempts(partition.attempts),
+        "audit": [
+            (name, mark.epoch, mark.next_sequence, mark.rows, mark.last_offset, [tuple(known) for known in mark.ranges])
+            for name, mark in partition.audit.marks.items()
+        ],
+    }
+
+
+def _attempts(levels: list[BitMap64]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for level in levels:
+        for offset in level:
+            counts[offset] = counts.get(offset, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def dump_model(model: Model) -> Dump:
+    """Durable state of the model in the same form."""
+    return {
+        "epoch": model.epoch,
+        "destinations": {name: _plain_destination(destination) for name, destination in model.destinations.items()},
+        "producers": dict(model.producers),
+        "staged": {
+            token: (
+                (held.epoch, held.query, held.batch, held.time_us),
+                [(batch.destination, batch.partition, batch.first, batch.crc) for batch in held.batches],
+                held.count,
+            )
+            for token, held in model.staged.items()
+        },
+        "markers": dict(model.markers),
+        "query_epochs": dict(model.query_epochs),
+        "fenced": set(model.fenced),
+    }
+
+
+def _plain_destination(destination: plain.Destination) -> Dump:
+    return {
+        "number": destination.number,
+        "id": destination.id,
+        "partitions": [_plain_partition(partition) for partition in destination.partitions],
+        "ended": dict(destination.ended),
+        "consumers": {
+            incarnation: {
+                "name": consumer.name,
+                "run": consumer.run,
+                "minted_by": consumer.minted_by,
+                "next": consumer.next,
+                "floor": consumer.boundary(consumer.forgotten),
+                "acknowledged": consumer.acknowledged,
+                "next_plan": len(consumer.plans) + 1,
+                "plans": {plan.number: _plain_plan(plan) for plan in consumer.kept()},
+            }
+            for incarnation, consumer in destination.consumers.items()
+        },
+    }
+
+
+def _plain_plan(plan: plain.Plan) -> tuple[Any, ...]:
+    assignments = {}
+    for number, rows in plan.rows.items():
+        priorities = sorted({row.priority for row in rows}, reverse=True)
+        assignments[number] = (plan.first[number], [(p, [row.offset for row in rows if row.priority == p]) for p in priorities])
+    return (
+        assignments,
+        (plan.run, plan.end, plan.returned, plan.acknowledged),
+        (plan.opened_by, plan.read_by, plan.failed, plan.batches),
+    )
+
+
+def _plain_partition(partition: plain.Partition) -> Dump:
+    return {
+        "next": len(partition.rows),
+        "ready": {row.offset: row.priority for row in partition.rows if row.holder == READY or row.holder[0] == "session"},
+        "attempts": {row.offset: row.attempts for row in partition.rows if row.attempts and row.holder != plain.DONE},
+        "audit": [
+            (
+                name,
+                mark.epoch,
+                mark.next,
+                mark.rows,
+                mark.last_offset,
+                [
+                    (batch.first, batch.rows, batch.crc, SKIPPED if batch.base is None else batch.base, batch.time_us)
+                    for batch in mark.batches[-AUDIT_RANGES:]
+                ],
+            )
+            for name, mark in partition.marks
+        ],
+    }
+
+
+def check_same(actual: Dump, expected: Dump) -> None:
+    """Fails with the places where two dumps differ."""
+    lines = _differences(actual, expected, "")
+    assert not lines, "\n".join(lines)
+
+
+def _differences(actual: Any, expected: Any, path: str) -> list[str]:
+    if actual == expected:
+        return []
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        keys = [*actual, *(key for key in expected if key not in actual)]
+        return [line for key in keys for line in _differences(actual.get(key), expected.get(key), f"{path}/{key!r}")]
+    if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        pairs = enumerate(zip(actual, expected, strict=True))
+        return [line for at, (one, other) in pairs for line in _differences(one, other, f"{path}[{at}]")]
+    return [f"{path}: {actual!r} instead of {expected!r}"]

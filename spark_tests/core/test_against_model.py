@@ -1,0 +1,41 @@
+"""The core against the model; and what its entries, or its snapshots, make of a fresh core."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis.stateful import rule
+
+from mq_broker.core import snapshot
+from mq_broker.core.broker import Broker
+from mq_broker.core.views import unpin
+from spark_tests.core.dumps import check_same, dump_broker
+from spark_tests.core.machine import SETTINGS, BrokerMachine
+from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+
+
+class CoreMachine(BrokerMachine):
+    """With snapshots at random moments, of which each holds only what changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: dict[str, bytes] = {}
+
+    @rule()
+    def take_snapshot(self) -> None:
+        changed, unchanged = snapshot.take(self.world.broker.state, self.parts.keys())
+        self.parts = {**{key: self.parts[key] for key in unchanged}, **dict(changed)}
+        restored = Broker(CLUSTER, SETTINGS, ListSink(), counted_ids())
+        snapshot.restore(restored.state, iter(self.parts.items()))
+        check_same(dump_broker(restored), dump_broker(self.world.broker))
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            check_same(dump_broker(self.world.replayed()), dump_broker(self.world.broker))
+            state = self.world.broker.state
+            for view in state.browses.values():
+                unpin(state, view.pins)
+            assert not state.pins, "a view was left pinned"
+
+
+CoreMachine.TestCase.settings = settings(stateful_step_count=60)
+TestCore = CoreMachine.TestCase
