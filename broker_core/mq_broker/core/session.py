@@ -29,6 +29,8 @@ class Session:
     seen_rows: int = 0
     delivered: deque[tuple[int, Selection]] = field(default_factory=deque)
     delivered_rows: int = 0
+    #: Whose turn it is among the partitions.
+    turn: int = 0
 
     def wants_rows(self) -> bool:
         return self.credit_rows > 0 and self.credit_bytes > 0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mq_broker.core.admin import find_or_create
 from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession
 from mq_broker.core.destination import Destination
-from mq_broker.core.lanes import choose
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection, ranges_bitmap
 from mq_broker.core.session import Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
 from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed
+from mq_wire.limits import PRIORITIES
 from mq_wire.v1.consume_pb2 import ConsumerOpened
 
 #: Rows that one session gets before the next one has its turn.
@@ -135,17 +137,27 @@ def _dispatch(ledger: Ledger, destination: Destination) -> None:
         destination.sessions[first] = destination.sessions.pop(first)
 
 
-def _lane_by_lane(chosen: list[Selection]) -> list[tuple[int, Selection]]:
-    """Returns (partition, one lane of it), so that no partition's lower priorities leave before another's higher ones."""
-    lanes = [(priority, number, offsets) for number, selection in enumerate(chosen) for priority, offsets in selection.lanes]
-    lanes.sort(key=lambda lane: -lane[0])
-    return [(number, Selection.of([(priority, offsets)])) for priority, number, offsets in lanes]
+def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterator[tuple[int, Selection]]:
+    """Yields (partition, rows of one lane), `rows` in all: strictly by priority across partitions, so that no partition's lower ones
+    leave before another's higher ones. Among partitions in turn, not in shares: every delivery has a price, whatever its size.
+    """
+    partitions = destination.partitions
+    session.turn += 1
+    in_turn = [(session.turn + i) % len(partitions) for i in range(len(partitions))]
+    for priority in reversed(range(PRIORITIES)):
+        for number in in_turn:
+            if rows <= 0:
+                return
+            ready = partitions[number].ready
+            share = min(rows, ready.counts[priority])
+            if share:
+                rows -= share
+                yield number, Selection.of([(priority, ready.head(priority, share, None))])
 
 
 def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int) -> int:
-    chosen = choose([partition.ready for partition in destination.partitions], rows)
     given = 0
-    for number, selection in _lane_by_lane(chosen):
+    for number, selection in _next_lanes(destination, session, rows):
         if not session.wants_rows():
             break
         partition = destination.partitions[number]
