@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,8 @@ from mq_wire.errors import BrokerUnavailable
 
 _READY: Final = re.compile(r"mq broker ready at (mq://\S+) \(pid (\d+), data (.+)\)\n")
 _STDERR_SHOWN_BYTES: Final = 8192
+#: How long a port of ours that somebody else has is waited for.
+_PORT_TAKEN_S: Final = 10.0
 
 
 class LocalBroker:
@@ -45,6 +48,7 @@ class LocalBroker:
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
+        self._stderr_lock = threading.Lock()
         self._said = ""
         self._address = ""
         try:
@@ -86,8 +90,17 @@ class LocalBroker:
         Raises:
             BrokerUnavailable: it did not become ready; with what it said on stderr.
         """
-        if self.running:
-            return self
+        deadline = time.monotonic() + _PORT_TAKEN_S
+        while not self.running:
+            try:
+                self._start()
+            except BrokerUnavailable as error:
+                # While we were away, an outgoing connection may have been given our port for a moment, even a client's to us.
+                if not self._address or "cannot listen" not in str(error) or time.monotonic() > deadline:
+                    raise
+        return self
+
+    def _start(self) -> None:
         self._reap()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is reaped
         self._process = subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr)
@@ -98,7 +111,6 @@ class LocalBroker:
             raise
         self._address = line[1]
         self._settings["port"] = int(self._address.rpartition(":")[2])
-        return self
 
     def stop(self, timeout: float = 30.0) -> int:
         """Stops the process cleanly and returns its exit code; after `timeout` seconds it is killed."""
@@ -116,12 +128,13 @@ class LocalBroker:
 
     def stderr(self) -> str:
         """The last lines that the broker wrote to stderr since its last start."""
-        if self._stderr is not None:
-            file = self._stderr.fileno()
-            # Not by seek: the broker writes at the position that it shares with us.
-            shown = os.pread(file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES))
-            self._said = shown.decode("utf-8", "replace").strip()
-        return self._said
+        with self._stderr_lock:
+            if self._stderr is not None:
+                file = self._stderr.fileno()
+                # Not by seek: the broker writes at the position that it shares with us.
+                shown = os.pread(file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES))
+                self._said = shown.decode("utf-8", "replace").strip()
+            return self._said
 
     def __enter__(self) -> LocalBroker:
         return self.start()
@@ -170,10 +183,11 @@ class LocalBroker:
 
     def _reap(self) -> None:
         process, self._process = self._process, None
-        if self._stderr is not None:
-            self.stderr()
-            self._stderr.close()
-            self._stderr = None
+        self.stderr()
+        with self._stderr_lock:
+            if self._stderr is not None:
+                self._stderr.close()
+                self._stderr = None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

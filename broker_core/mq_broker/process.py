@@ -19,7 +19,7 @@ from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.settings import JournalSettings
-from mq_broker.rpc.server import Server
+from mq_broker.rpc.server import Server, bracketed
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
@@ -52,8 +52,7 @@ class BrokerProcess:
             try:
                 port = server.start()
                 self._ready = True
-                host = f"[{config.host}]" if ":" in config.host else config.host
-                sys.stdout.write(f"mq broker ready at mq://{host}:{port} (pid {os.getpid()}, data {directory.path})\n")
+                sys.stdout.write(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})\n")
                 sys.stdout.flush()
                 self._told.get()
             finally:

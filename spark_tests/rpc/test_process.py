@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -111,6 +113,43 @@ def test_it_ends_with_the_process_that_started_it(data_dir: pathlib.Path) -> Non
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     pid = int(done.stdout)
     wait_until(lambda: not lives(pid), message="the broker outlived the process that started it")
+
+
+def test_a_client_that_reads_nothing_does_not_keep_it_from_stopping(broker: LocalBroker) -> None:
+    with Wire(broker.address) as wire:
+        publisher = wire.publisher("q")
+        for _ in range(60):
+            publisher.send(batch_of([b"x" * 100_000] * 10))
+        # 60 MB on their way to somebody who has not read one of them.
+        consumer = open_consumer(wire, "q", 1000)
+        wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.assigned_rows == 600)
+        assert broker.stop(timeout=20) == 0
+        with pytest.raises(grpc.RpcError):
+            list(consumer)
+
+
+def test_a_port_that_is_taken_for_a_moment_is_waited_for(broker: LocalBroker) -> None:
+    address = broker.address
+    broker.stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        other.listen()
+        starter = threading.Thread(target=broker.start)
+        starter.start()
+        # The first attempt has failed when the broker has said so.
+        wait_until(lambda: "cannot listen" in broker.stderr())
+    starter.join(30)
+    assert broker.running
+    assert broker.address == address
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_ipv6(data_dir: pathlib.Path) -> None:
+    with LocalBroker(data_dir, host="::1") as broker:
+        assert broker.address.startswith("mq://[::1]:")
+        with Wire(broker.address) as wire:
+            assert wire.call("Hello", HelloRequest(protocol=1)).protocol == 1
 
 
 def test_a_temporary_directory_goes_when_the_broker_does() -> None:

@@ -46,6 +46,11 @@ class Budget:
             self._changed.notify_all()
 
 
+def stopping() -> BrokerUnavailable:
+    """Returns the error for calls that end because the broker does."""
+    return BrokerUnavailable("the broker is stopping: connect again when it is back")
+
+
 class LiveStreams:
     """All open streams: so many and no more, each told when the broker stops."""
 
@@ -93,7 +98,7 @@ class LiveStreams:
     def check_running(self) -> None:
         """Raises `BrokerUnavailable` where the broker is stopping."""
         if self.stopping:
-            raise BrokerUnavailable("the broker is stopping: connect again when it is back")
+            raise stopping()
 
     def stop(self) -> None:
         """Tells every stream to end."""

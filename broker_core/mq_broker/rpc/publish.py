@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from mq_broker.rpc import intake
-from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.bounds import Budget, LiveStreams, stopping
 from mq_broker.rpc.status import abort, in_band
-from mq_wire.errors import MqError
 from mq_wire.v1.produce_pb2 import PublishResponse
 
 if TYPE_CHECKING:
@@ -60,26 +59,19 @@ class PublishStream:
             threading.Thread(target=self._read, args=(requests,), name="mq-publish-reader", daemon=True).start()
             while not self._gone:
                 self._wake.get()
+                # Looked at first: once all is read, nothing is added to what is pending.
+                read_all = self._read_all
                 while self._pending and self._pending[0].reply is not None:
                     slot = self._pending.popleft()
                     self._requests.give(1)
                     yield _response(slot)
-                if not self._pending:
-                    if self._read_all:
-                        break
-                    if self._streams.stopping:
-                        self._requests.close()  # what the reader still holds was never submitted: the client sends it again
-                        break
-        if self._fatal is not None:
-            abort(context, self._fatal)
-        if not self._gone and not self._read_all:
-            self._refuse_while_stopping(context)
-
-    def _refuse_while_stopping(self, context: grpc.ServicerContext) -> None:
-        try:
-            self._streams.check_running()
-        except MqError as error:
-            abort(context, error)
+                if read_all and not self._pending:
+                    if self._fatal is not None:
+                        abort(context, self._fatal)
+                    return
+                if self._streams.stopping and not self._pending:
+                    # What the reader may submit from here on gets no answer: the client sends it again, and the audit makes it one.
+                    abort(context, stopping())
 
     def _read(self, requests: Iterator[bytes]) -> None:
         try:
