@@ -159,7 +159,7 @@ class SinkOptions(_Options):
 
     Attributes:
         window_bytes: sent and not yet receipted bytes of one task.
-        linger_ms: how long small batches wait for more.
+        linger_ms: how long small batches of one task are gathered into larger ones.
         send_timeout_ms: how long a batch may stay without a receipt before its task fails.
         route_by_columns: the columns queue and partition say where a row goes; option queue beats column queue.
         batch_mismatch: what happens when a committed batch comes again with another number of rows: fail, or keep what was committed.
@@ -168,7 +168,7 @@ class SinkOptions(_Options):
     """
 
     window_bytes: ByteCount = 8 << 20
-    linger_ms: int = 5
+    linger_ms: int = 50
     send_timeout_ms: int = 60_000
     route_by_columns: bool = False
     batch_mismatch: str = "fail"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,16 +22,22 @@ GATHER_ROWS: Final = 65_536
 GATHER_BYTES: Final = 2 << 20
 
 
-def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins neighbours until they have GATHER_ROWS rows or GATHER_BYTES bytes."""
+def gathered(batches: Iterator[pa.RecordBatch], linger_ms: int, clock: Callable[[], float] = time.monotonic) -> Iterator[pa.RecordBatch]:
+    """Joins neighbours until they have GATHER_ROWS rows or GATHER_BYTES bytes, or the first has waited for `linger_ms`.
+
+    Time is looked at when a batch comes: a task that waits for its input has nothing else to send.
+    """
     pending: list[pa.RecordBatch] = []
     rows = size = 0
+    due = 0.0
     for batch in batches:
         if not batch.num_rows:
             continue
+        if not pending:
+            due = clock() + linger_ms / 1000
         pending.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= GATHER_ROWS or size >= GATHER_BYTES:
+        if rows >= GATHER_ROWS or size >= GATHER_BYTES or clock() >= due:
             yield joined(pending)
             pending, rows, size = [], 0, 0
     if pending:

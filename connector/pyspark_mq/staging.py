@@ -47,7 +47,7 @@ def stage(
     producers: dict[str, Producer] = {}
     rows = 0
     try:
-        for batch in gathered(batches):
+        for batch in gathered(batches, options.linger_ms):
             for queue, records in routed(batch, options):
                 producer = producers.get(queue)
                 if producer is None:
@@ -69,7 +69,6 @@ def _producer(options: SinkOptions, queue: str, staged: StagedSet) -> Producer:
     return Producer(
         queue=queue,
         window_bytes=options.window_bytes,
-        linger_ms=options.linger_ms,
         batch_bytes=BATCH_BYTES,
         send_timeout=options.send_timeout_ms / 1000,
         connect_timeout=options.send_timeout_ms / 1000,

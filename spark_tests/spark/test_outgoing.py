@@ -55,7 +55,13 @@ def test_a_row_without_a_queue_is_refused() -> None:
 
 def test_small_batches_are_joined_and_empty_ones_dropped() -> None:
     small = batch(value=pa.array([b"x"] * 10_000))
-    sizes = [joined.num_rows for joined in gathered(iter([small.slice(0, 0), *[small] * 9]))]
+    sizes = [joined.num_rows for joined in gathered(iter([small.slice(0, 0), *[small] * 9]), 1000, lambda: 0.0)]
     assert sum(sizes) == 90_000
     assert sizes[0] >= GATHER_ROWS
     assert len(sizes) == 2
+
+
+def test_gathering_ends_after_the_linger_time() -> None:
+    small = batch(value=pa.array([b"x"]))
+    times = iter([0.0, 0.01, 0.04, 0.06, 1.0, 1.01])
+    assert [joined.num_rows for joined in gathered(iter([small] * 4), 50, lambda: next(times))] == [3, 1]
