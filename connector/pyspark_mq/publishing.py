@@ -141,6 +141,7 @@ class Publishing:
                 with self.lock:
                     if not self._ended:
                         self._break(error)
+                        self._connection.report(error)
                 return
             self._connection.interrupted(endpoint)
             pause = BACKOFF_FIRST_S if answers else min(2 * pause, BACKOFF_LAST_S)

@@ -18,6 +18,7 @@ from mq_wire.errors import (
     InvalidOption,
     InvalidRecords,
     LimitExceeded,
+    MqError,
     ProducerFenced,
     SendOutcomeUnknown,
     SendTimeout,
@@ -232,6 +233,20 @@ def test_a_failure_nobody_asked_about_is_raised_at_flush(module_broker: LocalBro
         with pytest.raises(ProducerFenced):
             first.flush(10)
         first.close()  # told once
+
+
+def test_the_error_handler_hears_of_a_fence_at_once(module_broker: LocalBroker, queue: str) -> None:
+    told: list[MqError] = []
+    with Connection(module_broker.address, on_error=told.append) as connection:
+        first = Producer(queue=queue, name=f"loader-{queue}", connection=connection)
+        first.send(b"0").result(10)
+        with Producer(module_broker.address, queue=queue, name=f"loader-{queue}"):
+            receipt = first.send(b"zombie")
+            wait_until(lambda: told)
+            assert isinstance(told[0], ProducerFenced)
+            with pytest.raises(ProducerFenced):
+                receipt.result(10)
+        first.close()
 
 
 def test_staged_rows_are_invisible_until_committed(module_broker: LocalBroker, connection: Connection, queue: str) -> None:
