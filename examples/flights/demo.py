@@ -29,7 +29,7 @@ READ_ROWS = 20_000
 
 def publish(broker: LocalBroker, rows: pa.Table, display: Display) -> None:
     """Sends all rows as record batches; returns when the broker has them all on disk."""
-    with display.step("publish"), Producer(broker.address, queue="flights") as producer:
+    with display.step("publish"), Producer(broker.address, queue="flights", window_bytes=8 << 20) as producer:
         done = 0
         for receipt in [producer.send_batch(batch) for batch in rows.to_batches(max_chunksize=PUBLISH_ROWS)]:
             done += sum(stored for _, _, stored, _ in receipt.result(timeout=60).ranges)
@@ -104,7 +104,7 @@ def run(flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Co
     outcome = compare(rows.num_rows, batches)
     console.print()
     console.print(summary_table(outcome.summary))
-    rates = ", ".join(f"{name} {rows.num_rows / seconds:,.0f} rows/s" for name, seconds in display.seconds.items())
+    rates = "\n".join(f"{name:<8} {rows.num_rows / seconds:>9,.0f} rows/s" for name, seconds in display.seconds.items())
     facts = [
         ("rows in", f"{outcome.rows_in:,}"),
         ("rows out", f"{outcome.rows_out:,}"),
