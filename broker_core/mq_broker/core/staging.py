@@ -199,7 +199,7 @@ def _discard_batches(ledger: Ledger, query: str, through: int) -> None:
 
 
 def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
-    known = [token for token in tokens if token in ledger.state.staged]
+    known = [token for token in dict.fromkeys(tokens) if token in ledger.state.staged]
     rows = sum(ledger.state.staged[token].rows for token in known)
     if known:
         ledger.record(staged_discarded={"tokens": known})
@@ -208,7 +208,7 @@ def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
 
 def discard(ledger: Ledger, request: produce.DiscardStagedRequest) -> produce.DiscardStagedResponse:
     """Drops sets that are there; a committed one is no set any more and stays."""
-    return produce.DiscardStagedResponse(rows=_discard(ledger, dict.fromkeys(request.tokens)))
+    return produce.DiscardStagedResponse(rows=_discard(ledger, request.tokens))
 
 
 def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
