@@ -261,7 +261,7 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
         _forget(state, destination, consumer.plans[number])
     for number in what.returned:
         plan = consumer.plans[number]
-        _give_back(state, destination, plan, plan.failed_attempts + (plan.read_by_run > 0))
+        _give_back(state, destination, plan, plan.failed_attempts + plan.read_since_opened)
         state.fenced_batches.update(plan.batches)
     del destination.consumers[what.incarnation]
     destination.ended[what.incarnation] = (what.successor, consumer.name)

@@ -34,6 +34,11 @@ class Plan:
         return 0 if self.returned else sum(selection.rows for _, selection in self.assignments.values())
 
     @property
+    def read_since_opened(self) -> bool:
+        """Whether the last run that opened it also read it: an attempt that is not counted among the failed ones yet."""
+        return self.read_by_run > 0 and self.read_by_run >= self.opened_by_run
+
+    @property
     def pending(self) -> bool:
         """Whether its rows are still waiting for an acknowledgement."""
         return not (self.returned or self.acknowledged)

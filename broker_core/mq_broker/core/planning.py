@@ -35,7 +35,7 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         destination = admin.find_or_create(ledger, who.destination, request.create)
     else:
         destination = ledger.state.destination_of(who.destination, who.destination_id)
-    consumer = find(ledger.state, destination, who)
+    consumer = find(ledger, destination, who)
     unread: list[Plan] = []
     if consumer is not None:
         through = consumer.locate(dict(request.start.next)) if who.incarnation else next(iter(consumer.plans), consumer.next_plan) - 1
@@ -68,7 +68,7 @@ def check_cluster(state: State, who: wire.ConsumerRef) -> None:
         )
 
 
-def find(state: State, destination: Destination, who: wire.ConsumerRef) -> Consumer | None:
+def find(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer | None:
     """Returns the consumer that asks, adopting its run; None where one has to be minted.
 
     Raises:
@@ -76,12 +76,11 @@ def find(state: State, destination: Destination, who: wire.ConsumerRef) -> Consu
     """
     if who.consumer:
         check_client_name(who.consumer, "consumer")
-    if not 0 < who.run <= state.epoch:
-        raise InvalidRequest(f"run {who.run} was never given by this broker: hold a run first")
+    check_run(ledger.state, who)
     if who.incarnation:
         consumer = destination.consumers.get(who.incarnation)
         if consumer is None:
-            raise _ended(destination, who)
+            raise ended(destination, who)
         if consumer.name != who.consumer:
             raise InvalidRequest(
                 f"the checkpoint belongs to consumer {consumer.name!r}, the option says {who.consumer!r}: restore the "
@@ -97,18 +96,25 @@ def find(state: State, destination: Destination, who: wire.ConsumerRef) -> Consu
             raise RunFenced(
                 f"run {who.run} of consumer {consumer.label!r} was replaced by run {consumer.run}: another start of the query is at work"
             )
-        consumer.run = who.run
+        if who.run > consumer.run:
+            # Written down: the older run stays refused after a restart too.
+            ledger.record(range_opened={"destination": destination.number, "incarnation": consumer.incarnation, "run": who.run})
     return consumer
 
 
-def _ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperseded | OffsetsUnknown:
-    ended = destination.ended.get(who.incarnation)
-    if ended is None:
+def check_run(state: State, who: wire.ConsumerRef) -> None:
+    if not 0 < who.run <= state.epoch:
+        raise InvalidRequest(f"run {who.run} was never given by this broker: hold a run first")
+
+
+def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperseded | OffsetsUnknown:
+    known = destination.ended.get(who.incarnation)
+    if known is None:
         return OffsetsUnknown(
             f"destination {destination.name!r} knows no consumer {who.incarnation.hex()}: was the broker restored from an older backup? "
             "Start the query with a new checkpoint"
         )
-    successor, name = ended
+    successor, name = known
     label = name or who.incarnation.hex()
     if not successor:
         return IncarnationSuperseded(

@@ -9,7 +9,7 @@ from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
-from mq_wire.errors import DataLost, InvalidRequest, SharedRange, UnknownDestination
+from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, SharedRange, UnknownDestination
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
@@ -52,7 +52,7 @@ def watch_runs(ledger: Ledger) -> None:
 
 def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:
     """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one failed attempt."""
-    destination, consumer = _consumer_of(ledger.state, request.who)
+    destination, consumer = _consumer_of(ledger, request.who)
     after = consumer.locate(dict(request.start.next))
     through = consumer.locate(dict(request.end.next))
     if through < after:
@@ -75,8 +75,7 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
 
 def _read_in_vain(state: State, plan: Plan, run: int) -> bool:
     """Whether the last run that opened the plan also read it, and our sink has not committed what came of it."""
-    read = plan.read_by_run and plan.read_by_run >= plan.opened_by_run and plan.read_by_run < run
-    return bool(read) and not (plan.batches and staging.committed_by_sink(state, plan.batches))
+    return plan.read_since_opened and plan.read_by_run < run and not (plan.batches and staging.committed_by_sink(state, plan.batches))
 
 
 def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], after: int, through: int) -> list[wire.RangePart]:
@@ -93,19 +92,19 @@ def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], afte
     return parts
 
 
-def _consumer_of(state: State, who: wire.ConsumerRef) -> tuple[Destination, Consumer]:
-    planning.check_cluster(state, who)
+def _consumer_of(ledger: Ledger, who: wire.ConsumerRef) -> tuple[Destination, Consumer]:
+    planning.check_cluster(ledger.state, who)
     if not who.incarnation:
         raise InvalidRequest("a range needs the incarnation that its offsets were planned for: pass offsets on unchanged")
-    destination = state.destination_of(who.destination, who.destination_id)
-    consumer = planning.find(state, destination, who)
+    destination = ledger.state.destination_of(who.destination, who.destination_id)
+    consumer = planning.find(ledger, destination, who)
     assert consumer is not None
     return destination, consumer
 
 
 def acknowledge_range(ledger: Ledger, request: wire.AcknowledgeRangeRequest) -> wire.AcknowledgeRangeResponse:
     """Acknowledges everything before `end`."""
-    destination, consumer = _consumer_of(ledger.state, request.who)
+    destination, consumer = _consumer_of(ledger, request.who)
     through = consumer.locate(dict(request.end.next))
     return wire.AcknowledgeRangeResponse(rows=planning.acknowledge(ledger, destination, consumer, through))
 
@@ -117,17 +116,18 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
 
     Raises:
         DataLost: acknowledged, and no longer kept.
+        OffsetsUnknown: beyond all that was ever assigned.
         SharedRange: another consumer of this queue was read in the same batch of the same query.
     """
     opened = command.open
     if opened.browse:
         return browse(ledger, opened)
     planning.check_cluster(ledger.state, opened.who)
+    planning.check_run(ledger.state, opened.who)
     destination = ledger.state.destination_of(opened.who.destination, opened.who.destination_id)
     consumer = destination.consumers.get(opened.who.incarnation)
     if consumer is None:
-        planning.find(ledger.state, destination, opened.who)
-        raise AssertionError("find raises for an incarnation that is not there")
+        raise planning.ended(destination, opened.who)
     if opened.partition >= len(destination.partitions):
         raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
     _check_kept(consumer, opened)
@@ -144,11 +144,15 @@ def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
 
 
 def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> None:
-    if opened.first < consumer.floor.get(opened.partition, 0) or opened.last > consumer.next.get(opened.partition, 0):
-        raise DataLost(
-            f"deliveries {opened.first} to {opened.last} of partition {opened.partition} of consumer {consumer.label!r} are not kept "
-            f"(kept are {consumer.floor.get(opened.partition, 0)} to {consumer.next.get(opened.partition, 0)}): they were acknowledged"
+    floor, following = consumer.floor.get(opened.partition, 0), consumer.next.get(opened.partition, 0)
+    asked = f"deliveries {opened.first} to {opened.last} of partition {opened.partition} of consumer {consumer.label!r}"
+    if opened.last > following:
+        raise OffsetsUnknown(
+            f"{asked} were never given (the next one is {following}): was the broker restored from an older backup? "
+            "Start a query with a new checkpoint"
         )
+    if opened.first < floor:
+        raise DataLost(f"{asked} are not kept (kept are {floor} to {following}): they were acknowledged")
 
 
 def _note_read(ledger: Ledger, destination: Destination, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch) -> None:

@@ -239,6 +239,8 @@ def fetch(
 ) -> list[tuple[int, Row, int]]:
     """Returns (delivery number, row, delivery count) of numbers [first, last) of a partition; `where` has all three."""
     partition, first, last = where
+    if not 0 < who[2] <= model.epoch:
+        raise InvalidRequest(str(who))
     destination = destination_of(model, name, destination_id)
     consumer = destination.consumers.get(who[1])
     if consumer is None:
