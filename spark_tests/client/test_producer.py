@@ -300,7 +300,7 @@ def test_a_killed_broker_costs_no_message_and_doubles_none(broker: LocalBroker, 
 
 
 def test_a_time_out_reaches_whoever_asks_and_else_close(broker: LocalBroker, queue: str) -> None:
-    producer = Producer(broker.address, queue=queue, send_timeout=0.5)
+    producer = Producer(broker.address, queue=queue, send_timeout=2.0)
     producer.send(b"0").result(10)
     broker.kill()
     with pytest.raises((SendTimeout, SendOutcomeUnknown)):
@@ -313,7 +313,7 @@ def test_a_time_out_reaches_whoever_asks_and_else_close(broker: LocalBroker, que
 
 
 def test_after_a_time_out_the_producer_goes_on(broker: LocalBroker, queue: str) -> None:
-    with Producer(broker.address, queue=queue, send_timeout=0.5) as producer:
+    with Producer(broker.address, queue=queue, send_timeout=2.0) as producer:
         producer.send(b"0", partition=0).result(10)
         broker.kill()
         lost = producer.send(b"1", partition=0)
