@@ -27,7 +27,7 @@ $(VENV)/.ready: setup.py pyproject.toml
 	@$(NEEDS_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(UV) pip install --quiet --python $(BIN)/python --group dev -e '.[broker,spark]'
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --group dev -e '.[broker,spark]'
 	$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'pyspark_mq_roots.pth').write_text(''.join(str(pathlib.Path(root).resolve()) + '\n' for root in ('proto', 'connector', 'broker_core')))"
 	@touch $@
 
