@@ -69,7 +69,7 @@ class OpenBatch:
 
         `any_partition` chooses for rows that may go anywhere.
         """
-        records = self.to_records(partitions)
+        records = self.to_records(partitions).settled(any_partition)
         batches: list[OutgoingBatch] = []
         numbers_of: list[NDArray[np.int64]] = []  # which rows are in which batch
         for partition, numbers, part in by_partition(records):

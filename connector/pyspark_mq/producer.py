@@ -183,7 +183,7 @@ class Producer:
             ClientClosed: the producer is closed.
         """
         # Everything is checked before anything is sent.
-        records = [to_records(chunk, self.partitions) for chunk in _chunks(data) if chunk.num_rows]
+        records = [to_records(chunk, self.partitions).settled(self._next_sticky) for chunk in _chunks(data) if chunk.num_rows]
         parts = [part for each in records for part in cut(each, self._batch_bytes)]
         sending = Sending(self)
         receipt = BatchReceipt(sending, data.num_rows)

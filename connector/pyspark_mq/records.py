@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,16 @@ class Records:
     batch: pa.RecordBatch
     priority_plus_one: int
     partitions: NDArray[np.int32] | None
+
+    def settled(self, any_partition: Callable[[], int]) -> Records:
+        """Gives rows that may go anywhere one partition, if others of the batch are bound to one.
+
+        As a batch of their own they could overtake, or be overtaken by, bound ones that land in the same partition.
+        """
+        partitions = self.partitions
+        if partitions is None or partitions.min() >= 0 or partitions.max() < 0:
+            return self
+        return replace(self, partitions=np.where(partitions >= 0, partitions, np.int32(any_partition())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,23 @@ def test_rows_go_where_partition_or_key_say(rows: list[tuple[bytes | None, int |
     assert sorted(seen) == sorted(data.column("value").to_pylist())
 
 
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(0, 2)), min_size=1, max_size=40), st.integers(0, 2))
+def test_rows_that_may_go_anywhere_keep_their_order_among_those_that_may_not(wanted: list[int | None], free: int) -> None:
+    open_batch = gathered([(b"%d" % i, None, 4, {} if to is None else {"partition": to}) for i, to in enumerate(wanted)])
+    whole = batch(value=pa.array([b"%d" % i for i in range(len(wanted))]), partition=pa.array(wanted, pa.int32()))
+    order: list[dict[int, list[int]]] = [{}, {}]
+    for each in open_batch.to_batches(3, lambda: free):
+        assert each.records is not None
+        values = envelope.decode(each.records, each.columns, each.rows).column("value").to_pylist()
+        order[0].setdefault(each.partition, []).extend(map(int, values))
+    for partition, rows, _ in cut(to_records(whole, 3).settled(lambda: free), 1 << 20):
+        order[1].setdefault(free if partition < 0 else partition, []).extend(map(int, rows.column("value").to_pylist()))
+    for rows_of in order:
+        assert all(rows == sorted(rows) for rows in rows_of.values())
+        assert {row: to for to, rows in rows_of.items() for row in rows} == {i: free if to is None else to for i, to in enumerate(wanted)}
+
+
 def gathered(rows: list[tuple[bytes, bytes | None, int, dict[str, Any]]]) -> OpenBatch:
     out = OpenBatch(None)  # type: ignore[arg-type]
     for i, (value, key, priority, sparse) in enumerate(rows):
