@@ -69,6 +69,19 @@ def test_restart_after_every_lost_commit_is_exactly_once(
     assert sorted(values(browse(spark, module_broker.address, target).collect())) == list(range(350))
 
 
+def test_a_batch_that_our_sink_committed_is_no_failed_attempt(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str
+) -> None:
+    fill(module_broker.address, queue, 100)
+    rows = stream(spark, module_broker.address, queue)
+    pipe(rows, checkpoint, module_broker.address, target)
+    for name in ("commits/0", "commits/.0.crc"):
+        (pathlib.Path(checkpoint) / name).unlink(missing_ok=True)
+    counts: list[set[int]] = []
+    run(rows, checkpoint, lambda batch, _: counts.append({row["delivery_count"] for row in batch.collect()}))
+    assert counts == [{1}]
+
+
 def test_a_checkpoint_older_than_the_queue_is_refused(
     spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str
 ) -> None:
