@@ -13,6 +13,8 @@ PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
 WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector broker_core -name '*.py' -o -name '*.pyi' -o -name '*.proto')
 
+NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit spark crash bench bench-peers protos wheel clean
 
@@ -32,6 +34,7 @@ $(VENV)/.ready: setup.py pyproject.toml
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready  ## the main job on real data: 336,776 flights through a broker that is killed on the way
+	@$(NEEDS_JAVA)
 	$(DEMO_VENV)/bin/python -m examples.flights.demo
 
 # As a user has it: the built wheel with its extras, in an environment with nothing else but what draws the bars.
@@ -46,6 +49,7 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@touch $@
 
 test: check  ## all tests, with lint and types: what .ci/run calls
+	@$(NEEDS_JAVA)
 	$(PYTEST) -q
 
 check: setup  ## lint, types, generated stubs
@@ -65,7 +69,7 @@ crash: setup  ## kills a real broker under load CRASH_ROUNDS times (200) and cou
 bench: setup  ## all speed figures, as a table; about ten minutes
 	$(BIN)/python -m benchmarks.bench
 
-bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, with ratios; needs Maven for the jars
+bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, with ratios; fetches Kafka first
 	$(BIN)/python -m benchmarks.peers
 
 protos: setup  ## generates the stubs beside the .proto files anew

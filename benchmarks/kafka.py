@@ -1,4 +1,4 @@
-"""A Kafka broker and Spark's connector to it, fetched with Maven into a folder of their own, on loopback ports."""
+"""A Kafka broker and Spark's connector to it, in a folder of their own, on loopback ports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.data import VALUE_BYTES
+from benchmarks.jars import fetched
 
-POM = pathlib.Path(__file__).resolve().parent / "pom.xml"
 JAVA_OPENS = [
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -54,7 +54,7 @@ class Kafka:
 @contextlib.contextmanager
 def running(cache: pathlib.Path) -> Iterator[Kafka]:
     """A one-node broker with the topics `in` and `out`, its data below `cache`; jars are fetched on first use and kept there."""
-    broker_jars, connector_jars = jars(cache, "kafka"), jars(cache, "spark-kafka")
+    broker_jars, connector_jars = fetched(cache, "kafka"), fetched(cache, "spark-kafka")
     folder = cache / "kafka"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -84,27 +84,6 @@ def running(cache: pathlib.Path) -> Iterator[Kafka]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def jars(cache: pathlib.Path, profile: str) -> pathlib.Path:
-    """Returns the folder with the jars of a profile of pom.xml, fetched with Maven on first use.
-
-    Raises:
-        SystemExit: there is no Maven, or it could not fetch them.
-    """
-    target = cache / "jars" / profile
-    if target.is_dir():
-        return target
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise SystemExit("the comparison with Kafka fetches its jars with Maven: install mvn, or run `make bench`, which needs none")
-    partial = target.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    goals = ["dependency:copy-dependencies", f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
-    if subprocess.run([maven, "-q", "-B", "-f", POM, f"-P{profile}", *goals], stdin=subprocess.DEVNULL, check=False).returncode:
-        raise SystemExit(f"Maven could not fetch the jars of {profile}: see its message above, and try again")
-    partial.rename(target)
-    return target
 
 
 def _java(classpath: pathlib.Path, *arguments: object) -> list[str]:
