@@ -34,6 +34,7 @@ _CHANNEL_OPTIONS: Final = (
     # A peer that vanished without a word is noticed after 30 + 10 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # what really counts in gRPC 1.60 and later, where it is a minute otherwise
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own reconnect back-off (1 s to 2 min) would outlast ours: a restarted broker is to be found at once.
     ("grpc.initial_reconnect_backoff_ms", 50),

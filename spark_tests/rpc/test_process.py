@@ -261,3 +261,28 @@ def test_too_many_streams_are_busy_until_some_end(small_broker: LocalBroker) -> 
         held[0].cancel()
 
         wait_until(lambda: holds(wire))
+
+
+#: A consumer on a host that goes silent: it takes rows and says nothing any more.
+SILENT = """
+import os, signal, sys
+import spark_tests.rpc.client as client
+client.TIMEOUT_S = None
+from spark_tests.rpc.client import Wire, open_consumer
+with Wire(sys.argv[1]) as wire:
+    stream = open_consumer(wire, "q", 100)
+    stream.next()
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_silent_host_is_noticed_and_what_it_held_goes_back(data_dir: pathlib.Path) -> None:
+    with LocalBroker(data_dir, keepalive_ms=1000, keepalive_timeout_ms=500) as broker, Wire(broker.address) as wire:
+        wire.publisher("q").send(batch_of(values_of(10)))
+        silent = subprocess.Popen([sys.executable, "-c", SILENT, broker.address], cwd=pathlib.Path(__file__).parents[2])
+        with silent:
+            try:
+                wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.assigned_rows == 10, timeout=30)
+                wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10, timeout=15)
+            finally:
+                silent.kill()

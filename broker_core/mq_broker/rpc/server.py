@@ -139,6 +139,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         # A host that went silent is noticed; clients may ask us as often.
         ("grpc.keepalive_time_ms", config.keepalive_ms),
         ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
+        # What really counts in gRPC 1.60 and later, where an unanswered ping otherwise takes a minute.
+        ("grpc.http2.ping_timeout_ms", config.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
