@@ -17,7 +17,7 @@ from pyspark_mq import Message
 
 Ids = NDArray[np.int64]
 
-VALUE_WORDS: Final = 16
+VALUE_WORDS: Final = 48
 VALUE_BYTES: Final = VALUE_WORDS * 8
 #: An id is the number of the producer and its counter.
 _COUNTER_BITS: Final = 40

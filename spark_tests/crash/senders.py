@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq_wire.errors import BrokerUnavailable, MqError
+from mq_wire.errors import BrokerUnavailable, ClientClosed, MqError, SendOutcomeUnknown, SendTimeout
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Producer
@@ -43,10 +43,10 @@ class Sender(Actor):
         mixed = self.rng.random() < 0.5
         return np.array([self.rng.randrange(10) for _ in range(count)] if mixed else [self.rng.randrange(10)] * count)
 
-    def _producer(self, **options: object) -> Producer:
+    def _producer(self, send_timeout: float = PATIENCE_S, **options: object) -> Producer:
         return Producer(
             self.world.address, queue=self.queue, window_bytes=1 << 19, linger_ms=1,
-            send_timeout=PATIENCE_S, connect_timeout=PATIENCE_S, **options,  # type: ignore[arg-type]
+            send_timeout=send_timeout, connect_timeout=PATIENCE_S, **options,  # type: ignore[arg-type]
         )  # fmt: skip
 
 
@@ -101,6 +101,57 @@ def acknowledge(sender: Sender, receipt: BatchReceipt, ids: Ids, chosen: NDArray
     assert (offsets >= 0).all(), f"a receipt of {len(ids)} rows with the ranges {receipt.ranges}"
     sender.history.acknowledged(ids, sender.queue, partitions, offsets)
     sender.progress += len(ids)
+
+
+class HastySender(Sender):
+    """Gives up where the broker is away for a moment, and now and then dies: what it was told of each batch must be true."""
+
+    def __init__(self, world: World, queue: str, number: int) -> None:
+        super().__init__(world, queue, number)
+        self._unanswered: deque[tuple[BatchReceipt, Ids]] = deque()
+        self._open: Producer | None = None
+
+    def step(self) -> None:
+        producer = self._open = self._open or self._producer(send_timeout=0.3)
+        ids = self._ids(self.rng.randint(1, 100))
+        # One partition, so one batch on the wire, and one outcome.
+        columns = {"value": values_of(ids, np.full(len(ids), 4)), "partition": np.full(len(ids), self.rng.randrange(producer.partitions))}
+        self.history.attempted(ids)
+        try:
+            self._unanswered.append((producer.send_batch(pa.record_batch(columns)), ids))
+        except SendTimeout:
+            self.history.refused(ids)
+        while len(self._unanswered) > _UNANSWERED_MAX:
+            self._settle()
+        if self.rng.random() < 0.01:
+            self._die()
+
+    def finish(self) -> None:
+        while self._unanswered:
+            self._settle()
+        self._die()
+
+    def _die(self) -> None:
+        if self._open is not None:
+            with suppress(SendOutcomeUnknown, SendTimeout):  # the receipts tell
+                self._open.close(timeout=0)
+        self._open = None
+        while self._unanswered:
+            self._settle()
+
+    def _settle(self) -> None:
+        receipt, ids = self._unanswered.popleft()
+        try:
+            [(partition, base, rows, _)] = receipt.result(PATIENCE_S).ranges
+        except SendTimeout:
+            self.history.refused(ids)
+        except (SendOutcomeUnknown, ClientClosed):
+            return
+        else:
+            assert base is not None
+            assert rows == len(ids)
+            self.history.acknowledged(ids, self.queue, partition, base + np.arange(rows))
+            self.progress += rows
 
 
 class SingleSender(Sender):
