@@ -80,6 +80,10 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.world = self.make_world()
+        self.load("eu", [(0, [4, 4, 9]), (1, [0, 4, 7, 7])])
+        self.hold_run(0)
+        self.new_checkpoint("eu", "")
+        self.new_checkpoint("eu", "night")
 
     def make_world(self) -> ListWorld:
         return ListWorld(SETTINGS)
@@ -88,7 +92,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def both(self, expect: Callable[[], Any], command: Any, shown: Callable[[Any], Any]) -> Any:
         """Returns what both answer, None where both raise the same error."""
-        self.world.now_us += 1000
+        self.prepare()
         expected: Any
         actual: Any
         try:
@@ -102,6 +106,10 @@ class BrokerMachine(RuleBasedStateMachine):
         assert actual == expected, f"{actual} instead of {expected} for {command}"
         self.finish()
         return None if isinstance(expected, type) else expected
+
+    def prepare(self) -> None:
+        """Begins a command."""
+        self.world.now_us += 1000
 
     def finish(self) -> None:
         """Ends a command."""
@@ -156,9 +164,17 @@ class BrokerMachine(RuleBasedStateMachine):
     def publish_again(self, which: int) -> None:
         self._publish(-1 - which % min(len(self.sent), 8))
 
+    @rule(name=destinations, batches=st.lists(st.tuples(partitions, priorities), min_size=1, max_size=4))
+    def load(self, name: str, batches: list[tuple[int, list[int]]]) -> None:
+        for partition, wanted in batches:
+            self.publish(name, partition, 0, wanted, keys=False, jump=0)
+
     @precondition(lambda self: self.sent)
-    @rule(which=pick, shift=st.integers(0, 2), wanted=priorities)
-    def publish_other_content(self, which: int, shift: int, wanted: list[int]) -> None:
+    @rule(which=pick, shift=st.integers(0, 2), wanted=priorities, count=st.integers(1, 4), skip=st.booleans())
+    def publish_oddly(self, which: int, shift: int, wanted: list[int], count: int, skip: bool) -> None:
+        if skip:
+            self.skip(which, shift, count)
+            return
         name, partition, producer, first, _, keys = self.sent[which % len(self.sent)]
         self.sent.append((name, partition, producer, first + shift, self.fresh_rows(wanted), keys))
         self._publish(len(self.sent) - 1)
@@ -173,8 +189,6 @@ class BrokerMachine(RuleBasedStateMachine):
             lambda receipt: (receipt.base_offset, receipt.duplicates),
         )
 
-    @precondition(lambda self: self.sent)
-    @rule(which=pick, shift=st.integers(0, 2), count=st.integers(1, 4))
     def skip(self, which: int, shift: int, count: int) -> None:
         name, partition, producer, first, rows, _ = self.sent[which % len(self.sent)]
         first += shift * len(rows)
@@ -195,6 +209,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(name=destinations, credit=st.integers(0, 30), batch=st.sampled_from([0, 1, 3]))
     def open_session(self, name: str, credit: int, batch: int) -> None:
+        self.prepare()
         box: list[int] = []
         opened = OpenConsumer(destination=name, batch_rows_max=batch, create=True)
         opened.credit.rows, opened.credit.bytes = credit, BYTES
@@ -212,7 +227,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def session(self, which: int) -> int:
         """One that is open, or now and then the next one to be opened."""
-        numbers = [*self.model.sessions, *self.model.sessions, self.model.opened_sessions + 1]
+        numbers = [*self.model.sessions] * 3 + [self.model.opened_sessions + 1]
         return numbers[which % len(numbers)]
 
     @precondition(lambda self: self.model.sessions)
@@ -237,16 +252,13 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # ---- durable consumers
 
-    @rule()
-    def hold_new_run(self) -> None:
-        self.runs.append(self.both(lambda: plans.hold_run(self.model), HoldRun(0), lambda run: run))
+    @rule(which=st.one_of(st.just(0), pick))
+    def hold_run(self, which: int) -> None:
+        run = self.run(which) if which else 0
+        held = self.both(lambda: plans.hold_run(self.model, run), HoldRun(run), lambda reply: reply)
+        if not run:
+            self.runs.append(held)
 
-    @rule(which=pick)
-    def hold_run_again(self, which: int) -> None:
-        run = self.run(which)
-        self.both(lambda: plans.hold_run(self.model, run), HoldRun(run), lambda reply: reply)
-
-    @precondition(lambda self: self.runs)
     @rule(which=pick)
     def close_run(self, which: int) -> None:
         run = self.run(which)
@@ -264,7 +276,29 @@ class BrokerMachine(RuleBasedStateMachine):
     def checkpoint(self, which: int) -> Checkpoint:
         return self.checkpoints[-1 - which % min(len(self.checkpoints), 5)]
 
-    @precondition(lambda self: self.checkpoints and self.runs)
+    @rule(
+        which=pick,
+        run=pick,
+        max_rows=st.sampled_from([0, 1, 5]),
+        batch=st.tuples(queries, versions),
+        until=st.sampled_from(["planned", "opened", "read", "staged", "committed", "acknowledged"]),
+    )
+    def query_step(self, which: int, run: int, max_rows: int, batch: tuple[str, int], until: str) -> None:
+        """A batch of a query as Spark runs it, up to some point."""
+        known = self.checkpoint(which)
+        start = known.boundaries[-1]
+        self.plan(which, 0, run, max_rows, 0, None)
+        if until == "planned" or not known.incarnation:
+            return
+        self._read_range(known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None)
+        if until in ("staged", "committed"):
+            self.stage(known.destination, 0, *batch, [4, 4], more=False, newer=1)
+        if until == "committed" and batch[0]:
+            token, held = self.staged[-1][1], self.model.staged.get(self.staged[-1][1])
+            self._commit([(token, held.count if held is not None else 1)], f"query:{batch[0]}", "", batch[1], wrong=0, keep=False)
+        if until == "acknowledged":
+            self.acknowledge_range(which, run, 0)
+
     @rule(
         which=pick,
         back=st.sampled_from([0, 0, 0, 0, 1, 2]),
@@ -301,27 +335,34 @@ class BrokerMachine(RuleBasedStateMachine):
             if planned[1] not in known.boundaries:
                 known.boundaries.append(planned[1])
 
-    @precondition(lambda self: any(c.incarnation for c in self.checkpoints) and self.runs)
+    @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
     @rule(which=pick, run=pick, after=pick, through=pick, query=queries, batch=versions, read=st.booleans())
     def read_range(self, which: int, run: int, after: int, through: int, query: str, batch: int, read: bool) -> None:
         known = self.checkpoint(which)
         if not known.incarnation:
             return
-        number = self.run(run)
         last = known.boundaries[-1 - through % min(len(known.boundaries), 3)]
         start = known.boundaries[max(known.boundaries.index(last) - 1 - after % 2, 0)]
-        who = (known.name, known.incarnation, number)
+        self._read_range(known, self.run(run), start, last, (query, batch) if read else None)
+
+    def _read_range(
+        self, known: Checkpoint, run: int, start: dict[int, int], last: dict[int, int], batch: tuple[str, int] | None
+    ) -> None:
+        """Opens a range, and reads it where there is a batch to read it for."""
+        who = (known.name, known.incarnation, run)
         ref = commands.who(known.destination, known.destination_id, *who)
         parts = self.both(
             lambda: plans.open_range(self.model, known.destination, known.destination_id, who, start, last),
             wire.OpenRangeRequest(who=ref, start=commands.positions(start), end=commands.positions(last)),
             lambda reply: {part.partition: (part.first, part.last, part.rows) for part in reply.parts},
         )
-        for partition, (first, end, rows) in sorted((parts or {}).items()) if read else []:
-            got = self.fetch(known, who, (partition, first, end), (query, batch))
+        if parts is None or batch is None:
+            return
+        for partition, (first, end, rows) in sorted(parts.items()):
+            got = self.fetch(known, who, (partition, first, end), batch)
             assert got is None or got == rows
 
-    @precondition(lambda self: any(c.incarnation for c in self.checkpoints) and self.runs)
+    @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
     @rule(which=pick, run=pick, partition=partitions, first=st.integers(0, 20), count=st.integers(1, 20), query=queries, batch=versions)
     def read_some(self, which: int, run: int, partition: int, first: int, count: int, query: str, batch: int) -> None:
         known = self.checkpoint(which)
@@ -370,7 +411,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.check_row(row, kept, row.delivery_count)
         return [(row.number, row.offset) for row in rows]
 
-    @precondition(lambda self: any(c.incarnation for c in self.checkpoints) and self.runs)
+    @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
     @rule(which=pick, run=pick, end=pick)
     def acknowledge_range(self, which: int, run: int, end: int) -> None:
         known = self.checkpoint(which)
@@ -445,6 +486,9 @@ class BrokerMachine(RuleBasedStateMachine):
         recent = [token for _, token, _, _, _ in self.staged[-4:]]
         tokens = [recent[c % len(recent)] for c in chosen if recent]
         named = [(token, held.count if (held := self.model.staged.get(token)) is not None else 1) for token in tokens]
+        self._commit(named, owner, goal, version, wrong, keep)
+
+    def _commit(self, named: list[tuple[bytes, int]], owner: str, goal: str, version: int, wrong: int, keep: bool) -> None:
         rows = sum(count for _, count in named) + wrong
         request = produce.CommitStagedRequest(
             tokens=[produce.StagedToken(token=token, rows=count) for token, count in named],
@@ -474,6 +518,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if name not in self.model.destinations:
             self.both(lambda: self.model.destination(name, create=False), request, lambda reply: None)
             return
+        self.prepare()
         self.model.new_identity()
         opened = self.world.handle(request)
         self.world.settle()
@@ -491,6 +536,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.world.handle(ReleaseView(view))
             seen += len(rows)
         assert seen == sum(row.holder != DONE for row in self.model.destinations[name].rows())
+        self.finish()
 
     @rule(name=destinations, rare=st.integers(0, 5))
     def delete(self, name: str, rare: int) -> None:
