@@ -45,8 +45,9 @@ class BrokerProcess:
         if stop_with_stdin:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
+        settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
         with DataDirectory.open(config.data_dir) as directory:
-            engine = open_engine(directory, _core_settings(config), _journal_settings(config), _snapshot_settings(config), _die)
+            engine = open_engine(directory, *settings, on_failure=_die)
             engine.start()
             server = Server(engine, config, directory.identity.cluster.bytes, self._version)
             try:

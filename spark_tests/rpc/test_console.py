@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mq_wire.v1.admin_pb2 import StatsRequest
+from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, PlanRequest
+from spark_tests.rpc.client import Wire, batch_of, values_of
+
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
 
@@ -73,6 +77,20 @@ def test_stats_of_the_broker(mq: Mq) -> None:
 def test_consumers(mq: Mq) -> None:
     assert mq("consumers", "list").split()[:2] == ["QUEUE", "CONSUMER"]
     assert "there is no consumer 'ghost'" in mq("consumers", "release", "ghost", code=1)
+
+
+def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, queue_name: str) -> None:
+    name = f"report-{queue_name}"
+    wire.publisher(queue_name).send(batch_of(values_of(10)))
+    run = next(stream := wire.hold(HoldRunRequest())).run
+    wire.call("Plan", PlanRequest(who=ConsumerRef(destination=queue_name, consumer=name, run=run)))
+    heads, line = (text.split() for text in mq("consumers", "list", queue_name).splitlines())
+    shown = dict(zip(heads, line, strict=False))
+    assert (shown["CONSUMER"], shown["CONNECTED"], shown["UNACKNOWLEDGED"]) == (name, "yes", "10")
+    assert mq("consumers", "release", name) == f"released {name} of {queue_name}: 10 messages returned, 0 acknowledged\n"
+    assert len(mq("consumers", "list", queue_name).splitlines()) == 1
+    assert wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_rows == 10
+    stream.cancel()
 
 
 def test_errors_are_one_line(mq: Mq) -> None:

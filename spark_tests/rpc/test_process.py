@@ -94,6 +94,28 @@ def test_a_signal_stops_it_cleanly(data_dir: pathlib.Path, number: signal.Signal
         assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
 
 
+def test_the_config_file_of_the_project_runs(data_dir: pathlib.Path) -> None:
+    file = pathlib.Path(__file__).parents[2] / "conf" / "broker.toml"
+    process = subprocess.Popen(
+        command("broker", "--config", str(file), "--data-dir", str(data_dir), "--port", "0"), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline().startswith("mq broker ready at mq://127.0.0.1:")
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("flags", [["--config", "nowhere.toml"], ["--default-partitions", "0"], ["--segment-bytes", "33554433"]])
+def test_wrong_flags_are_one_clear_line(data_dir: pathlib.Path, flags: list[str]) -> None:
+    done = subprocess.run(
+        command("broker", "--data-dir", str(data_dir), "--port", "0", *flags), stderr=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("mq: ")
+
+
 def test_kill_and_start_keep_address_and_rows(broker: LocalBroker) -> None:
     address = broker.address
     with Wire(address) as wire:
