@@ -25,6 +25,8 @@ from mq_wire.v1.common_pb2 import RowsHeader
 
 #: Above this a merged batch is not filled up any further: room is left for Arrow's padding and metadata.
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
+#: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
+_NULL_BYTES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,11 @@ class RowReader:
         limit = min(batch_rows_max or RECORDS_ROWS_MAX, RECORDS_ROWS_MAX)
         delivery = view.first_delivery + start_row
         for group in _grouped(view, limit, start_row):
-            header, records = self._batch(view, group, wanted, delivery)
-            delivery += header.rows
-            yield header, records
+            for header, records in self._batches(view, group, wanted, delivery):
+                delivery += header.rows
+                yield header, records
 
-    def _batch(self, view: RowsView, group: list[Piece], wanted: int, delivery: int) -> tuple[RowsHeader, pa.Buffer]:
+    def _batches(self, view: RowsView, group: list[Piece], wanted: int, delivery: int) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         frames = view.frames.frames
         if len(group) == 1:
             piece = group[0]
@@ -110,13 +112,18 @@ class RowReader:
             held = int(frame["columns"])
             # The priority column may stay: readers take priorities from the header.
             if piece.rows == self._stored_rows(view, piece) and not held & ~(wanted | envelope.PRIORITY):
-                return _header(view, group, held, delivery), self._body(frame)
-        union = 0
+                yield _header(view, group, held, delivery), self._body(frame)
+                return
+        # Groups are made by mean row sizes: the large rows of several frames, or columns that only some of them have, may go beyond.
+        merged = _Merged()
         for piece in group:
-            union |= int(frames[piece.frame]["columns"]) & wanted & ~envelope.PRIORITY
-        batches = [self._decoded(view, piece, union) for piece in group]
-        batch = batches[0] if len(batches) == 1 else _concatenated(batches)
-        return _header(view, group, union, delivery), envelope.encode(batch)
+            batch = self._decoded(view, piece, wanted)
+            if merged.pieces and merged.bytes_with(batch) > _MERGED_BYTES:
+                yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
+                delivery += merged.rows
+                merged = _Merged()
+            merged.add(piece, batch)
+        yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
 
     @staticmethod
     def _stored_rows(view: RowsView, piece: Piece) -> int:
@@ -127,17 +134,56 @@ class RowReader:
         place = Place(int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"]))
         return self._journal.body(place)
 
-    def _decoded(self, view: RowsView, piece: Piece, union: int) -> pa.RecordBatch:
+    def _decoded(self, view: RowsView, piece: Piece, wanted: int) -> pa.RecordBatch:
         frame = view.frames.frames[piece.frame]
-        batch = envelope.decode_trusted(self._body(frame), int(frame["columns"]))
-        schema = envelope.schema_of(union)
-        missing = [field for field in schema if field.name not in batch.schema.names]
-        arrays = {name: batch.column(name) for name in schema.names if name in batch.schema.names}
-        arrays.update({field.name: pa.nulls(batch.num_rows, field.type) for field in missing})
-        batch = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        held = int(frame["columns"])
+        batch = envelope.decode_trusted(self._body(frame), held)
+        kept = held & wanted & ~envelope.PRIORITY
+        if kept != held:
+            batch = batch.select(envelope.schema_of(kept).names)
         if piece.indices is not None:
             return batch.take(pa.array(piece.indices))
         return batch.slice(piece.start, piece.rows)
+
+
+class _Merged:
+    """Rows of several frames that will be one record batch, with all columns that any of them has; nulls stand where one lacks it."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.columns = self.rows = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = self._values = 0
+
+    def bytes_with(self, batch: pa.RecordBatch) -> int:
+        """Returns how large it would be at most with `batch`."""
+        columns = (self.columns | envelope.columns_of(batch.schema)).bit_count()
+        nulls = columns * (self.rows + batch.num_rows) - self._values - batch.num_columns * batch.num_rows
+        size: int = self._bytes + batch.nbytes + nulls * _NULL_BYTES
+        return size
+
+    def add(self, piece: Piece, batch: pa.RecordBatch) -> None:
+        self.pieces.append(piece)
+        self._batches.append(batch)
+        self.columns |= envelope.columns_of(batch.schema)
+        self.rows += batch.num_rows
+        self._bytes += batch.nbytes
+        self._values += batch.num_columns * batch.num_rows
+
+    def encode(self) -> pa.Buffer:
+        if len(self._batches) == 1:
+            return envelope.encode(self._batches[0])
+        schema = envelope.schema_of(self.columns)
+        table = pa.Table.from_batches([_padded(batch, schema) for batch in self._batches])
+        return envelope.encode(table.combine_chunks().to_batches()[0])
+
+
+def _padded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.num_columns == len(schema):
+        return batch
+    has = batch.schema.names
+    columns = [batch.column(f.name) if f.name in has else pa.nulls(batch.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]]:
@@ -185,11 +231,6 @@ def _cut(piece: Piece, rows: int) -> tuple[Piece, Piece | None]:
             )
         )
     return halves[0], halves[1]
-
-
-def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    merged: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return merged
 
 
 def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> RowsHeader:

@@ -1,0 +1,142 @@
+"""Rows on their way out, against a list of rows."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from mq_broker.core.commands import Publish, RowsView
+from mq_broker.core.selection import Selection
+from mq_broker.engine.rows import RowReader, pieces
+from mq_wire import envelope
+from mq_wire.errors import JournalDamaged
+from mq_wire.limits import RECORDS_BYTES_MAX
+from mq_wire.v1.produce_pb2 import PublishHeader
+from spark_tests.core import commands
+from spark_tests.core.worlds import ListWorld, rows_of
+
+WHO = ("a" * 32, 0)
+
+
+class Stored:
+    """One partition with frames of rows, and views of them."""
+
+    def __init__(self, *frames: list[tuple[bytes, int]], keys: frozenset[int] = frozenset()) -> None:
+        self.world = ListWorld()
+        self.rows: list[tuple[bytes, int]] = []
+        for number, rows in enumerate(frames):
+            self.world.handle(commands.publish("q", 0, WHO, len(self.rows), rows, keys=number in keys))
+            self.rows += rows
+        self.destination = self.world.broker.state.by_name["q"]
+        self.partition = self.destination.partitions[0]
+        self.reader = RowReader(self.world.sink)  # type: ignore[arg-type]
+
+    def view(self, lanes: dict[int, list[int]], **more: Any) -> RowsView:
+        selection = Selection.of((priority, BitMap64(lanes[priority])) for priority in sorted(lanes, reverse=True))
+        return RowsView("q", 0, b"i" * 16, selection, 100, self.partition.log.index(), **more)
+
+
+frames_of_rows = st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+@given(frames=frames_of_rows, data=st.data(), batch_rows_max=st.integers(0, 7), columns=st.sampled_from([0, envelope.VALUE]))
+def test_any_rows_come_in_order_with_all_that_belongs_to_them(
+    frames: list[list[tuple[bytes, int]]], data: st.DataObject, batch_rows_max: int, columns: int
+) -> None:
+    keys = data.draw(st.frozensets(st.integers(0, 5)))
+    stored = Stored(*frames, keys=keys)
+    wanted = data.draw(st.lists(st.booleans(), min_size=len(stored.rows), max_size=len(stored.rows)).filter(any))
+    failed = [data.draw(st.integers(0, 2)) for _ in stored.rows]
+    lanes: dict[int, list[int]] = {}
+    for offset, (_, priority) in enumerate(stored.rows):
+        if wanted[offset]:
+            lanes.setdefault(priority, []).append(offset)
+    attempts = tuple(BitMap64([o for o, times in enumerate(failed) if times > level]) for level in range(2))
+    view = stored.view(lanes, delivery_count=3, attempts=attempts)
+    start = data.draw(st.integers(0, view.selection.rows - 1))
+    expected = [offset for priority in sorted(lanes, reverse=True) for offset in lanes[priority]]
+    batches = [*stored.reader.read(view, columns, batch_rows_max, start)]
+    rows = rows_of(batches, 0)
+    assert [(row.number - 100, row.offset) for row in rows] == [*enumerate(expected)][start:]
+    for row in rows:
+        assert (row.value, row.priority) == stored.rows[row.offset]
+        assert (row.delivery_count, row.producer, row.sequence) == (3 + failed[row.offset], WHO[0], row.offset)
+    assert all(header.rows <= batch_rows_max for header, _ in batches) or not batch_rows_max
+    for header, records in batches:
+        keyed = header.columns & envelope.KEY
+        assert not (columns and keyed)
+        batch = envelope.decode(records, header.columns, header.rows)
+        offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(header.rows)
+        for at, offset in enumerate(offsets.tolist() if keyed else []):
+            frame = next(n for n, rows in enumerate(frames) if offset < sum(map(len, frames[: n + 1])))
+            assert batch.column("key")[at].as_py() == (stored.rows[offset][0] if frame in keys else None)
+
+
+def test_a_whole_frame_leaves_as_the_bytes_that_came() -> None:
+    stored = Stored([(b"a", 4), (b"b", 4)], [(b"c", 4)])
+    sent = [body for _, body, _ in stored.world.sink.entries if body is not None]
+    batches = [*stored.reader.read(stored.view({4: [0, 1, 2]}), batch_rows_max=2)]
+    assert [records.to_pybytes() for _, records in batches] == [body.to_pybytes() for body in sent]
+
+
+def test_a_whole_frame_is_cut_down_to_the_columns_that_are_wanted() -> None:
+    stored = Stored([(b"a", 4), (b"b", 4)], keys=frozenset({0}))
+    ((header, records),) = stored.reader.read(stored.view({4: [0, 1]}), columns=envelope.VALUE)
+    assert header.columns == envelope.VALUE
+    assert envelope.decode(records, header.columns, 2).schema.names == ["value"]
+
+
+def test_the_large_rows_of_many_frames_do_not_make_one_huge_batch() -> None:
+    large = RECORDS_BYTES_MAX // 3
+    frames = [[(bytes([n]) * large, 9), *((b"", 0) for _ in range(200))] for n in range(5)]
+    stored = Stored(*frames)
+    batches = [*stored.reader.read(stored.view({9: [n * 201 for n in range(5)]}))]
+    assert [row.value[:1] for row in rows_of(batches, 0)] == [bytes([n]) for n in range(5)]
+    assert [header.rows for header, _ in batches] == [2, 2, 1]
+
+
+def test_columns_that_only_some_rows_have_do_not_make_a_batch_too_large() -> None:
+    stored = Stored([(b"", 4)] * 100_000)
+    schema = envelope.schema_of(envelope.ALL_COLUMNS & ~envelope.NOT_YET & ~envelope.PRIORITY)
+    wide = pa.RecordBatch.from_arrays([pa.array([b"v"] if f.name == "value" else [None], f.type) for f in schema], schema=schema)
+    records = envelope.encode(wide)
+    header = PublishHeader(
+        destination="q", producer_id=WHO[0], first_sequence=100_000, rows=1, columns=envelope.columns_of(schema)
+    )
+    stored.world.handle(Publish(header, records, zlib.crc32(records), 4))
+    batches = [*stored.reader.read(stored.view({4: [*range(100_001)]}))]
+    assert max(records.size for _, records in batches) <= RECORDS_BYTES_MAX
+    assert [(header.rows, header.columns) for header, _ in batches] == [(100_000, envelope.VALUE), (1, envelope.columns_of(schema))]
+
+
+def test_rotten_bytes_never_leave() -> None:
+    stored = Stored([(b"good", 4)], [(b"evil", 4)])
+    header, body, place = stored.world.sink.entries[-1]
+    assert body is not None
+    stored.world.sink.entries[-1] = (header, pa.py_buffer(body.to_pybytes().replace(b"evil", b"rot!")), place)
+    reading = stored.reader.read(stored.view({4: [0, 1]}), batch_rows_max=1)
+    assert next(reading)[0].rows == 1
+    with pytest.raises(JournalDamaged):
+        next(reading)
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.data())
+def test_pieces_are_the_rows_of_each_frame(spans: list[int], data: st.DataObject) -> None:
+    stored = Stored(*[[(b"", 4)] * span for span in spans])
+    wanted = sorted(data.draw(st.sets(st.integers(0, sum(spans) - 1), min_size=1)))
+    found: list[int] = []
+    index = stored.partition.log.index()
+    for piece in pieces(index, 4, BitMap64(wanted)):
+        inside = np.arange(piece.start, piece.start + piece.rows) if piece.indices is None else piece.indices
+        offsets = np.arange(piece.base_offset, piece.base_offset + piece.rows) if piece.offsets is None else piece.offsets
+        assert (int(index.bases[piece.frame]) + inside == offsets).all()
+        assert inside.max() < spans[piece.frame]
+        found += offsets.tolist()
+    assert found == wanted
