@@ -22,6 +22,7 @@ class CoreMachine(BrokerMachine):
 
     @rule()
     def take_snapshot(self) -> None:
+        snapshot.tidy(self.world.broker.state)
         changed, unchanged = snapshot.take(self.world.broker.state, self.parts.keys())
         self.parts = {**{key: self.parts[key] for key in unchanged}, **dict(changed)}
         restored = Broker(CLUSTER, SETTINGS, ListSink(), counted_ids())

@@ -186,21 +186,21 @@ class PartitionLog:
         self._start, self._count, self._view = 0, self._count - 1, None
 
     def trim(self, floor: int) -> np.ndarray:
-        """Forgets the frames that lie wholly below `floor`; returns the segments they were in, one entry a frame."""
+        """Forgets the frames that lie wholly below `floor`; returns their base offsets."""
         index = self.index()
         if not self._count or int(index.bases[0]) + int(index.frames["span"][0]) > floor:
             return np.zeros(0, np.uint64)
         count = int(np.searchsorted(index.bases, np.uint64(floor), side="right")) - 1
         if int(index.bases[count]) + int(index.frames["span"][count]) <= floor:
             count += 1
-        segments = index.frames["segment"][:count].copy()
+        trimmed = index.bases[:count].copy()
         if self.sparse:
-            gone = set(index.bases[:count].tolist())
+            gone = set(trimmed.tolist())
             self.sparse = {base: left for base, left in self.sparse.items() if base not in gone}
         self._start += count
         self._count -= count
         self._view = None
-        return segments
+        return trimmed
 
     def restore(self, frames: np.ndarray, sparse: dict[int, BitMap64]) -> None:
         """Takes frames of a snapshot, in order, before anything is appended."""

@@ -38,15 +38,8 @@ def key_of(part: tuple[object, ...]) -> str:
 def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], set[str]]:
     """Returns the parts that changed since the last snapshot, and which of the `kept` keys of that one are unchanged.
 
-    `state.dirty` is empty afterwards.
+    `state.dirty` is empty afterwards. Call `tidy` before.
     """
-    space.trim(state)
-    for destination in state.by_number.values():
-        for number, partition in enumerate(destination.partitions):
-            if partition.log.compact_producers():
-                state.dirty.add(("log", destination.number, number))
-                chunks = np.unique(partition.log.index().bases >> np.uint64(CHUNK_BITS))
-                state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks.tolist())
     dirty, state.dirty = state.dirty, set()
     gone = tuple(f"{kind}/{part[1]}/" for part in dirty if part[0] == "gone" for kind in ("log", "rows"))
     gone_keys = {f"consumers/{part[1]}" for part in dirty if part[0] == "gone"}
@@ -54,6 +47,17 @@ def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], se
     unchanged = {key for key in kept if key not in changed and key not in gone_keys and not (gone and key.startswith(gone))}
     parts = [(key, body) for key, part in changed.items() if (body := _export(state, part)) is not None]
     return parts, unchanged
+
+
+def tidy(state: State) -> None:
+    """Forgets frames and producers that nobody needs any more; the parts they were in are written anew."""
+    space.trim(state)
+    for destination in state.by_number.values():
+        for number, partition in enumerate(destination.partitions):
+            if partition.log.compact_producers():
+                state.dirty.add(("log", destination.number, number))
+                chunks = np.unique(partition.log.index().bases >> np.uint64(CHUNK_BITS))
+                state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks.tolist())
 
 
 def _export(state: State, part: tuple[object, ...]) -> bytes | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from pyroaring import BitMap64
 
+from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.destination import Destination
 from mq_broker.core.selection import Selection, range_bitmap
 from mq_broker.core.state import State
@@ -30,7 +31,9 @@ def trim(state: State) -> None:
     for destination in state.by_number.values():
         for number, partition in enumerate(destination.partitions):
             if len(partition.log.index().bases):
-                partition.log.trim(destination.floor(number))
+                chunks = np.unique(partition.log.trim(destination.floor(number)) >> np.uint64(CHUNK_BITS))
+                # Also where nothing else has changed: a snapshot would keep them for ever.
+                state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks.tolist())
 
 
 def live_frames(state: State) -> Counter[int]:

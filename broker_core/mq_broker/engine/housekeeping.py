@@ -113,6 +113,7 @@ class Housekeeping:
 
     def _prepare(self, broker: Broker) -> _Writing:
         self._changed_us = None
+        snapshot.tidy(broker.state)
         return _Writing(set(), set(broker.state.dirty))
 
     def _parts(self, broker: Broker, writing: _Writing) -> tuple[list[tuple[str, bytes]], set[str]]:
