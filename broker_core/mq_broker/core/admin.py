@@ -80,12 +80,10 @@ def _described(destination: Destination) -> admin.Destination:
 
 def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.DeleteDestinationResponse:
     destination = ledger.state.destination(request.name)
-    for session in destination.sessions.values():
-        # Its rows are gone; what it acknowledges from now on is refused.
-        session.held.clear()
-        session.held_rows = 0
-        session.credit_rows = 0
     ledger.record(destination_deleted={"destination": destination.number})
+    for session in destination.sessions:
+        # Its rows are gone: what it asks for from now on is refused.
+        del ledger.state.sessions[session]
     return admin.DeleteDestinationResponse()
 
 

@@ -40,7 +40,8 @@ def priorities_of(records: store.Records, body: pa.Buffer) -> int | np.ndarray:
     if not records.columns & envelope.PRIORITY:
         return PRIORITY_DEFAULT
     column: np.ndarray = envelope.decode_trusted(body, records.columns).column("priority").to_numpy(zero_copy_only=False)
-    return column
+    low = int(column.min())
+    return low if low == int(column.max()) else column
 
 
 def apply(state: State, entry: store.Entry, body: Body | None) -> None:

@@ -6,7 +6,7 @@ from mq_broker.core import planning
 from mq_broker.core.consumer import Consumer
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_wire.errors import UnknownDestination
+from mq_wire.errors import InvalidRequest, UnknownDestination
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
 
@@ -46,6 +46,8 @@ def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.
 
 def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wire.ReleaseConsumerResponse:
     """Ends a consumer: its rows go to others, its checkpoint is refused from now on."""
+    if not request.consumer:
+        raise InvalidRequest("a release names no consumer: give a name, or an incarnation as `mq consumers list` shows it")
     destinations = [ledger.state.destination(request.destination)] if request.destination else list(ledger.state.by_name.values())
     found = [(d, c) for d in destinations for c in d.consumers.values() if request.consumer in (c.name, c.incarnation.hex())]
     if len(found) != 1:

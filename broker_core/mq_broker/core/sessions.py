@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from pyroaring import BitMap64
 
 from mq_broker.core.admin import find_or_create
 from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession
@@ -64,26 +65,28 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
     state = ledger.state
     session = _session(state, command.session)
     destination = state.destination(session.destination)
-    done = [(partition, ranges_bitmap(*_checked(starts, stops))) for partition, starts, stops in command.partitions if len(starts)]
-    for partition, offsets in done:
+    done: dict[int, BitMap64] = {}
+    for partition, starts, stops in command.partitions:
+        if len(starts):
+            done[partition] = done.get(partition, BitMap64()) | ranges_bitmap(*_checked(starts, stops))
+    for partition, offsets in done.items():
         missing = session.missing(partition, offsets)
         if missing:
             raise NotAssigned(
                 f"consumer session {session.number} does not hold offset {missing.min()} of partition {partition} of "
-                f"{session.destination!r} "
-                f"(and {len(missing) - 1} more): acknowledge each delivered row once"
+                f"{session.destination!r} (and {len(missing) - 1} more): acknowledge each delivered row once"
             )
     if not done:
         return 0
-    for partition, offsets in done:
-        session.release(partition, offsets)
     ledger.record(
         acknowledged={
             "destination": destination.number,
-            "rows": [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in done],
+            "rows": [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in done.items()],
         }
     )
-    rows = sum(len(offsets) for _, offsets in done)
+    for partition, offsets in done.items():
+        session.release(partition, offsets)
+    rows = sum(len(offsets) for offsets in done.values())
     state.totals.acknowledged += rows
     return rows
 
@@ -97,18 +100,17 @@ def _checked(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndar
 def close_session(ledger: Ledger, command: CloseSession) -> None:
     """Gives back what the session holds. Only rows that reached the application count as failed attempts (semantics.md L.4, 3)."""
     state = ledger.state
-    session = state.sessions.pop(command.session, None)
+    session = state.sessions.get(command.session)
     if session is None:
         return
-    destination = state.by_name.get(session.destination)
-    if destination is None or destination.sessions.pop(session.number, None) is None:
-        return
+    destination = state.by_name[session.destination]
     seen = session.seen()
-    for partition, lanes in session.held.items():
-        destination.partitions[partition].give_back(lanes.selection())
     if seen:
         rows = [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()]
         ledger.record(returned={"destination": destination.number, "rows": rows})
+    for partition, lanes in session.held.items():
+        destination.partitions[partition].give_back(lanes.selection())
+    del state.sessions[session.number], destination.sessions[session.number]
     state.stirred.add(session.destination)
 
 
