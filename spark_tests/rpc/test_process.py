@@ -17,7 +17,7 @@ import pytest
 from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, InvalidOption
 from mq_wire.v1.admin_pb2 import HelloRequest, StatsRequest
-from mq_wire.v1.subscribe_pb2 import HoldRunRequest
+from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, OpenRangeRequest, PlanRequest
 from spark_tests.rpc.client import Wire, batch_of, error_code, open_consumer, values_of
 from spark_tests.support.waiting import wait_until
 
@@ -92,6 +92,25 @@ def test_a_signal_stops_it_cleanly(data_dir: pathlib.Path, number: signal.Signal
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     with LocalBroker(data_dir) as again, Wire(again.address) as wire:
         assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
+
+
+def test_a_stop_of_the_broker_ends_no_run(broker: LocalBroker) -> None:
+    """The query waits for the broker to come back: what it has planned and opened is still its own."""
+    with Wire(broker.address) as wire:
+        wire.publisher("q").send(batch_of(values_of(10)))
+        held = wire.hold(HoldRunRequest())
+        who = ConsumerRef(destination="q", run=next(held).run)
+        plan = wire.call("Plan", PlanRequest(who=who))
+        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        assert sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts) == 10
+        assert broker.stop() == 0
+    broker.start()
+    with Wire(broker.address) as wire:
+        held = wire.hold(HoldRunRequest(run=who.run))
+        assert next(held).run == who.run
+        assert sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts) == 10
+        held.cancel()
+        wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10, 10, "its end still counts")
 
 
 def test_the_config_file_of_the_project_runs(data_dir: pathlib.Path) -> None:

@@ -63,4 +63,6 @@ class RunStreams:
             self._holders[run] -= 1
             if not self._holders[run]:
                 del self._holders[run]
-                self._engine.call(CloseRun(run))
+                # A broker that stops ends no run: its process holds it again when we are back, or the grace time ends it.
+                if not self._streams.stopping:
+                    self._engine.call(CloseRun(run))
