@@ -127,7 +127,7 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(episode: int, tmp_pat
     # Small segments and frequent snapshots, so that both change under load many times.
     settings = {
         "segment_bytes": 32 << 20, "snapshot_bytes": rng.choice([1 << 20, 4 << 20]), "snapshot_interval_s": rng.choice([1, 300]),
-        "default_partitions": rng.choice([1, 3, 4]), "run_grace_s": 2,
+        "default_partitions": rng.choice([1, 3, 4]), "run_grace_s": 30,
     }  # fmt: skip
     with LocalBroker(tmp_path / "broker", **settings) as broker:
         world = World(broker.address, rng)
