@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,6 +70,10 @@ def columns_of(schema: pa.Schema) -> int:
 
 def encode(batch: pa.RecordBatch) -> pa.Buffer:
     """Returns `batch` as one Arrow IPC message, without schema and without compression. Slices are cut to what they show."""
+    at = batch.schema.get_field_index("headers")
+    if at >= 0 and batch.column(at).offset == 0 and batch.num_rows and batch.column(at).offsets[0].as_py():
+        # Arrow 18 writes lists that begin behind their first value wrongly, unless they are a slice: copy them to the front.
+        batch = batch.set_column(at, batch.schema.field(at), batch.column(at).take(pa.array(np.arange(batch.num_rows))))
     return batch.serialize()
 
 
