@@ -312,20 +312,13 @@ class _Judge:
 
     def _thirds(self, lost: Ids) -> tuple[int, int, int]:
         """Splits what was lost by what arrived of the same producer: before the first, in between, behind the last."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        producers = producers_of(self._read)
-        for producer in np.unique(producers):
-            arrived = self._read[producers == producer]
-            first[int(producer)], last[int(producer)] = int(arrived[0]), int(arrived[-1])
-        counts = [0, 0, 0]
-        for message in lost.tolist():
-            producer = int(producers_of(np.array([message]))[0])
-            if producer not in first or message > last[producer]:
-                counts[2] += 1
-            else:
-                counts[0 if message < first[producer] else 1] += 1
-        return counts[0], counts[1], counts[2]
+        at = np.searchsorted(self._read, lost)
+        # Ids sort by producer first, so the neighbours tell.
+        arrived = np.concatenate([[-1], producers_of(self._read), [-1]])
+        producers = producers_of(lost)
+        is_behind_one, is_before_one = arrived[at] == producers, arrived[at + 1] == producers
+        prefix, middle = int((is_before_one & ~is_behind_one).sum()), int((is_before_one & is_behind_one).sum())
+        return prefix, middle, len(lost) - prefix - middle
 
     # -- findings --------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mq_wire.errors import MqError
+from mq_wire.errors import RunFenced
 from mq_wire.v1 import subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq.columns import Rows as Delivered
@@ -52,6 +52,7 @@ class RangeReader(Actor):
         self._read: dict[tuple[object, ...], Rows] = {}  # complete and not confirmed yet
         self._connection: Connection | None = None
         self._held: Run | None = None
+        self._zombie: tuple[Connection, Run] | None = None  # an older start of this program that does not know it yet
         self._is_idle = False
 
     def step(self) -> None:
@@ -73,6 +74,7 @@ class RangeReader(Actor):
                 continue
             self._end_program()
         self._end_program()
+        self._end_zombie()
 
     def _one_batch(self) -> None:
         self._begin_program()
@@ -115,6 +117,8 @@ class RangeReader(Actor):
     def _read_range(self, start: dict[int, int], end: dict[int, int], *, is_first: bool) -> None:
         request = subscribe_pb2.OpenRangeRequest(who=self._who(), start=Positions(next=start), end=Positions(next=end))
         opened = self._call("OpenRange", request)
+        if any(part.rows for part in opened.parts):
+            self._wake_zombie(request)
         self._may_crash()
         for part in opened.parts:
             key = (self.queue, self._checkpoint.who.incarnation, part.partition, part.first, part.last)
@@ -178,11 +182,36 @@ class RangeReader(Actor):
             self._held = Run(self._connection)
 
     def _end_program(self) -> None:
+        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the same."""
         if self._held is not None and self._connection is not None:
-            self._held.close()
-            with suppress(MqError):
+            if self._zombie is None and self.rng.random() < 0.3:
+                self._zombie = self._connection, self._held
+            else:
+                self._held.close()
                 self._connection.close()
         self._held = self._connection = None
+
+    def _wake_zombie(self, request: subscribe_pb2.OpenRangeRequest) -> None:
+        """The older start goes on with the batch that the newer one has in hand: it must learn that it was replaced."""
+        if self._zombie is None:
+            return
+        connection, run = self._zombie
+        stale = subscribe_pb2.OpenRangeRequest()
+        stale.CopyFrom(request)
+        stale.who.run = run.number()
+        try:
+            connection.call("OpenRange", stale, retry_timeout=PATIENCE_S)
+        except RunFenced:
+            self._end_zombie()
+        else:
+            self.history.note(f"{self.name}: run {stale.who.run} could open a range that run {request.who.run} had opened")
+
+    def _end_zombie(self) -> None:
+        if self._zombie is not None:
+            connection, run = self._zombie
+            run.close()
+            connection.close()
+        self._zombie = None
 
     def _who(self) -> subscribe_pb2.ConsumerRef:
         assert self._held is not None

@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -145,6 +146,31 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(episode: int, tmp_pat
             assert world.stats(queue).depth_rows == 0, f"{queue} has rows again after the last restart"
             with Consumer(broker.address, queue=queue) as consumer:
                 assert consumer.receive(timeout=0.2) is None
+
+
+def test_a_data_directory_from_the_past_rings_the_alarm(tmp_path: pathlib.Path) -> None:
+    """What a stale copy costs is found by the same clients and the same oracle that find nothing above."""
+    data_dir, past = tmp_path / "broker", tmp_path / "past"
+    with LocalBroker(data_dir, segment_bytes=32 << 20) as broker:
+        world = World(broker.address, seeded("past"))
+        for number in (1, 2):
+            sender = SingleSender(world, _SHARED, number)
+            for _ in range(5):
+                sender.step()
+            sender.finish()
+            if number == 1:
+                broker.kill()
+                shutil.copytree(data_dir, past)
+                broker.start()
+        broker.kill()
+        shutil.rmtree(data_dir)
+        past.rename(data_dir)
+        broker.start()
+        drain(world, _SHARED)
+    report = check(world.history)
+    assert report.wrong.keys() == {"lost"}, str(report)
+    assert report.lost == (0, 0, sender.progress)
+    assert report.ok == report.acknowledged - sender.progress > 0
 
 
 def _run(world: World, broker: LocalBroker, rounds: int) -> None:
