@@ -48,8 +48,8 @@ class Audit:
         self.anonymous_max = anonymous_max
         self._anonymous = 0
 
-    def check(self, producer: str, epoch: int, first: int, rows: int, crc: int) -> Range | None:
-        """Returns the original range where these sequences were stored before, None where they are the next ones.
+    def check(self, producer: str, epoch: int, first: int, rows: int, crc: int | None) -> Range | None:
+        """Returns the original range where these sequences were stored before, None where they are the next ones. A skip has no `crc`.
 
         Raises:
             UnknownProducer, ProducerFenced, OutOfOrder, OutOfWindow, SequenceReused: see mq_wire.errors.
@@ -77,15 +77,16 @@ class Audit:
         return self._recall(producer, mark, first, rows, crc)
 
     @staticmethod
-    def _recall(producer: str, mark: ProducerMark, first: int, rows: int, crc: int) -> Range:
+    def _recall(producer: str, mark: ProducerMark, first: int, rows: int, crc: int | None) -> Range:
         for known in reversed(mark.ranges):
             if known.first == first:
-                if known.rows == rows and known.crc == crc:
+                stored = None if known.base == SKIPPED else known.crc
+                if (known.rows, stored) == (rows, crc):
                     return known
+                now, then = ("skipped" if sum_ is None else f"checksum {sum_:#x}" for sum_ in (crc, stored))
                 raise SequenceReused(
-                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, checksum {crc:#x}; stored "
-                    f"were {known.rows} "
-                    f"rows, checksum {known.crc:#x}): a retry must send the same bytes"
+                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, {now}; before it was "
+                    f"{known.rows} rows, {then}): a retry must send the same bytes"
                 )
             if known.first < first:
                 raise SequenceReused(
@@ -101,7 +102,7 @@ class Audit:
         mark = self.marks.get(producer)
         if mark is None:
             mark = self.marks[producer] = ProducerMark(epoch)
-            self._admit(producer)
+            self._anonymous += not is_named(producer)
         if epoch != mark.epoch:
             mark.epoch = epoch
             mark.ranges.clear()
@@ -111,20 +112,14 @@ class Audit:
             mark.rows += stored.rows
             mark.last_offset = stored.base + stored.rows - 1
         self.marks.move_to_end(producer)
+        if self._anonymous > self.anonymous_max:
+            del self.marks[next(name for name in self.marks if not is_named(name))]
+            self._anonymous -= 1
 
     def restore(self, producer: str, mark: ProducerMark) -> None:
         """Takes a mark of a snapshot, least recently used first."""
         self.marks[producer] = mark
         self._anonymous += not is_named(producer)
-
-    def _admit(self, producer: str) -> None:
-        if is_named(producer):
-            return
-        self._anonymous += 1
-        if self._anonymous > self.anonymous_max:
-            oldest = next(name for name in self.marks if not is_named(name))
-            del self.marks[oldest]
-            self._anonymous -= 1
 
 
 def named(name: str) -> str:

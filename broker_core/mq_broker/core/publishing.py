@@ -56,6 +56,8 @@ def _check_header(state: State, header: PublishHeader) -> None:
     """Refuses what would be refused later, before a destination is created for it."""
     if header.schema_id:
         raise Unsupported(f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope")
+    if not header.rows:
+        raise InvalidRequest(f"producer {header.producer_id!r} sends 0 rows at sequence {header.first_sequence}: send or skip one at least")
     destination = state.by_name.get(header.destination)
     partitions = state.settings.default_partitions if destination is None else len(destination.partitions)
     if header.partition >= partitions:
@@ -88,7 +90,7 @@ def _check_producer(state: State, header: PublishHeader) -> None:
 
 
 def _skip(ledger: Ledger, destination: Destination, partition: Partition, header: PublishHeader) -> Receipt:
-    known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, 0)
+    known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, None)
     if known is None:
         ledger.record(
             skipped={
