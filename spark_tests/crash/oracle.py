@@ -24,7 +24,8 @@ Longs = NDArray[np.int64]
 _OFFSET_BITS: Final = 40
 _PARTITION_BITS: Final = 12
 _EXAMPLES: Final = 5
-_UNORDERED: Final = -1
+#: Stream of reads that are in no particular order.
+UNORDERED: Final = -1
 
 
 class History:
@@ -75,7 +76,7 @@ class History:
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def read(self, queue: str, rows: Rows, began: int, stream: int = _UNORDERED, *, falling: bool = False) -> None:
+    def read(self, queue: str, rows: Rows, began: int, stream: int = UNORDERED, *, falling: bool = False) -> None:
         """These were handed over.
 
         Args:
@@ -265,7 +266,7 @@ class _Judge:
 
     def _judge_order_of_streams(self) -> None:
         """Within a stream, offsets grow per partition and priority; where the queue was quiet, priorities never rise."""
-        chosen = self._reads["stream"] != _UNORDERED
+        chosen = self._reads["stream"] != UNORDERED
         reads = {name: column[chosen] for name, column in self._reads.items()}
         log = reads["place"] >> _OFFSET_BITS
         order = np.lexsort((np.arange(len(log)), reads["priority"], log, reads["stream"]))

@@ -17,8 +17,11 @@ from pyspark_mq.reader import Fetch
 from pyspark_mq.run import Run
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.crash.marked import Rows, rows_of
+from spark_tests.crash.oracle import UNORDERED
 
 _COLUMNS: Final = ("value", "partition", "offset", "priority")
+#: How often each point of danger ends the program.
+_CRASHES: Final = 0.03
 _SCHEMA: Final = delivered_schema(_COLUMNS)
 
 
@@ -108,7 +111,10 @@ class RangeReader(Actor):
         self._confirm()
         if plan.idle:
             return
-        self._may_crash()  # Spark dies before it has written the offsets down
+        if self.rng.random() < _CRASHES:  # before the offsets were written down
+            if not self._checkpoint.who.incarnation and not self._checkpoint.who.consumer:
+                self._stream = UNORDERED  # nobody knows that incarnation: what it was given comes back when its run has ended
+            raise _Crash
         who = self._who()
         who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
         who.run = 0
@@ -128,7 +134,7 @@ class RangeReader(Actor):
                 self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
             self.history.read_range(key, rows)
             if is_first:
-                self.history.read(self.queue, rows, began, -1 if key in self._read else self._stream)
+                self.history.read(self.queue, rows, began, UNORDERED if key in self._read else self._stream)
                 self._read[key] = rows
 
     def _fetch(self, part: subscribe_pb2.RangePart) -> Rows:
@@ -172,7 +178,7 @@ class RangeReader(Actor):
 
     # -- the program -----------------------------------------------------------------------------------------------------
 
-    def _may_crash(self, probability: float = 0.03) -> None:
+    def _may_crash(self, probability: float = _CRASHES) -> None:
         if self.rng.random() < probability:
             raise _Crash
 

@@ -11,6 +11,7 @@ from mq_wire.errors import SessionClosed
 from pyspark_mq import Consumer, Message
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.crash.marked import Rows, rows_of, rows_of_messages
+from spark_tests.crash.oracle import UNORDERED
 
 #: How long a receiver waits before it looks whether it shall end.
 _GLANCE_S: Final = 0.1
@@ -126,7 +127,7 @@ class BatchReceiver(Receiver):
         for batch in consumer.batches(self.rng.choice([1, 100, 10_000]), timeout=_GLANCE_S):
             rows = rows_of(batch)
             session = batch.schema.metadata[_SESSION_KEY]
-            stream = self._streams.setdefault(session, self.history.new_stream()) if self._alone else -1
+            stream = self._streams.setdefault(session, self.history.new_stream()) if self._alone else UNORDERED
             self.history.read(self.queue, rows, began, stream)
             keep = np.array([self.rng.random() < 0.95 for _ in range(len(rows))]) if self.rng.random() < 0.5 else np.ones(len(rows), bool)
             try:
