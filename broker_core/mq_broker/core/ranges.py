@@ -140,7 +140,7 @@ def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
     if opened.partition not in plan.assignments:
         return False
     first, selection = plan.assignments[opened.partition]
-    return first < opened.last and opened.first < first + selection.rows
+    return max(first, opened.first) < min(first + selection.rows, opened.last)
 
 
 def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> None:
