@@ -96,7 +96,7 @@ class Consumer:
                     f"consumer {self.label!r} was never given delivery number {number} of partition {partition} (the next one is "
                     f"{self.next.get(partition, 0)}): was the broker restored from an older backup? Start a query with a new checkpoint"
                 )
-        if all(asked.get(partition, 0) <= number for partition, number in self.floor.items()):
+        if all(number <= self.floor.get(partition, 0) for partition, number in asked.items()):
             raise DataLost(
                 f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer kept, but {asked} was asked for: "
                 "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint, or set failOnDataLoss=false"

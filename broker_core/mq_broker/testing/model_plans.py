@@ -79,7 +79,7 @@ def _locate(consumer: Consumer, positions: dict[int, int]) -> int:
             return number
     if any(number > consumer.next.get(partition, 0) for partition, number in asked.items()):
         raise OffsetsUnknown(str(asked))
-    if all(asked.get(partition, 0) <= number for partition, number in consumer.boundary(consumer.forgotten).items()):
+    if all(number <= consumer.boundary(consumer.forgotten).get(partition, 0) for partition, number in asked.items()):
         raise DataLost(str(asked))
     raise InvalidRequest(str(asked))
 
