@@ -332,6 +332,8 @@ class Producer:
         if gathering.sending is sending:
             self._flush_open(gathering)
         deadline = None if timeout is None else time.monotonic() + timeout
+        if sending.left == 1:
+            self._publishing.send_now(sending, timeout)
         progress = self._publishing.progress
         with progress:
             while sending.left:

@@ -1,6 +1,7 @@
 """The Publish stream of a producer: opened when there is something to send, healed when it breaks, ended at close.
 
-Two threads at most: gRPC's, which pulls requests (`_requests`), and ours, which reads answers (`_run`). Callers wait on `progress`.
+Two threads at most: gRPC's, which pulls requests (`_requests`), and ours, which reads answers (`_run`). Callers wait on `progress`, but
+one that waits for the only batch there is sends it itself (`send_now`): no change of threads on this side.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import grpc
 
 from mq_wire import framing
-from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, StorageFailed, WrongBroker
+from mq_wire.errors import BrokerFault, BrokerUnavailable, Busy, ClientClosed, MqError, RetryLater, StorageFailed, WrongBroker
+from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
 from pyspark_mq.receipts import Sending
 from pyspark_mq.window import OutgoingBatch, Window
@@ -61,6 +64,7 @@ class Publishing:
         self._ended = False
         self._stream_number = 0
         self._call: Stream | None = None
+        self._sending_now = False
         self._thread: threading.Thread | None = None
 
     # -- with the lock, for the producer ---------------------------------------------------------------------------------
@@ -109,7 +113,44 @@ class Publishing:
     def _wake_at(self) -> float:
         return min(self.window.wake_at(), self._gathering.due_at)
 
+    def _has_nothing_to_stream(self) -> bool:
+        return (self.window.idle or self._sending_now) and self._gathering.due_at == _NEVER
+
     # -- without the lock ------------------------------------------------------------------------------------------------
+
+    def send_now(self, sending: Sending, timeout: float | None) -> None:
+        """Sends the batch of `sending` on the caller's thread and takes the answer, if it is the only one there is and has not left yet.
+
+        What goes wrong is left to the stream, which sends it again.
+        """
+        with self.lock:
+            window = self.window
+            if sending.left != 1 or window.batches != 1 or window.on_wire or self._sending_now or self._ended or self.broken is not None:
+                return
+            batch = window.next_batch(time.monotonic())
+            if batch is None:
+                return
+            self._sending_now = True
+            number = self._stream_number
+            message = framing.join(window.header(batch, self._cluster_id), b"" if batch.records is None else memoryview(batch.records))
+        response: PublishResponse | None = None
+        limit = self._send_timeout if timeout is None else timeout
+        with suppress(RetryLater, BrokerFault, ClientClosed):  # the stream will tell
+            response = self._connection.call("Send", message, timeout=limit, retry_timeout=None)
+        with self.lock:
+            self._sending_now = False
+            if number != self._stream_number:
+                return  # a stream broke meanwhile, and what had no answer has gone again
+            try:
+                settled = None if response is None else window.answer(response, time.monotonic())
+                if response is None:
+                    window.disconnected()
+                if settled is not None:
+                    self._settle((settled,))
+            except MqError as error:
+                self._break(error)
+            if window.has_unsent:
+                self.work.notify_all()
 
     def end(self) -> None:
         """Ends the stream; what is not confirmed by now fails with ClientClosed."""
@@ -129,7 +170,7 @@ class Publishing:
         pause = BACKOFF_FIRST_S
         while True:
             with self.lock:
-                while self.window.idle and self._gathering.due_at == _NEVER and not self._ended and self.broken is None:
+                while self._has_nothing_to_stream() and not self._ended and self.broken is None:
                     self.work.wait()
                 if self._ended or self.broken is not None:
                     return
@@ -206,7 +247,7 @@ class Publishing:
                         return
                     now = time.monotonic()
                     is_due = self._gathering.due_at <= now
-                    batch = None if is_due else self.window.next_batch(now)
+                    batch = None if is_due or self._sending_now else self.window.next_batch(now)
                     if is_due or batch is not None:
                         break
                     wake_at = self._wake_at()

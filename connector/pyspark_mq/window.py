@@ -32,6 +32,7 @@ from mq_wire.errors import (
     SequenceReused,
     StorageFailed,
     UnknownProducer,
+    WrongBroker,
 )
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, StagedSet
@@ -169,8 +170,8 @@ class Window:
             return batch
         return None
 
-    def header(self, batch: OutgoingBatch) -> bytes:
-        """Returns the serialised PublishHeader of a batch that `next_batch` gave."""
+    def header(self, batch: OutgoingBatch, cluster_id: bytes = b"") -> bytes:
+        """Returns the serialised PublishHeader of a batch that `next_batch` gave, for the broker `cluster_id` alone where that is given."""
         header = PublishHeader(
             request_id=batch.request_id,
             destination=self._destination,
@@ -184,6 +185,7 @@ class Window:
             crc32=batch.crc32,
             has_crc32=not batch.is_skip,
             skip=batch.is_skip,
+            cluster_id=cluster_id,
         )
         if self._staged is not None:
             header.staged.CopyFrom(self._staged)
@@ -246,7 +248,7 @@ class Window:
         if batch.is_skip:
             if isinstance(error, SequenceReused | OutOfWindow):
                 return None  # what it would have skipped is stored
-        elif not isinstance(error, Replaced | UnknownProducer) and self._staged is None:
+        elif not isinstance(error, Replaced | UnknownProducer | WrongBroker) and self._staged is None:
             self._give_up(lane, batch, now)
             return self._settle(batch, error)
         self._on_wire.appendleft(batch)

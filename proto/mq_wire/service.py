@@ -16,7 +16,7 @@ from mq_wire.v1 import broker_pb2
 
 SERVICE_NAME: Final = "mq.v1.Broker"
 #: Methods whose serialised messages are handled by `framing`, request side and response side.
-RAW_REQUESTS: Final = frozenset({"Publish"})
+RAW_REQUESTS: Final = frozenset({"Publish", "Send"})
 RAW_RESPONSES: Final = frozenset({"Consume", "Fetch"})
 
 

@@ -1,4 +1,8 @@
-"""One thread that turns what has arrived into one turn of the journal, syncs it, and only then lets the replies go."""
+"""What has arrived becomes one turn of the journal, is synced, and only then the replies go.
+
+There is one pen, and who holds it is the only writer. The engine's thread takes it for what other threads have handed over; a thread
+that has to wait for its answer anyway takes it itself when it is free (`answer`), which saves two changes of threads a call.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,7 @@ class Engine:
         self._waiters: dict[str, list[threading.Event]] = {}
         self._waiters_lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._pen = threading.Lock()
         self._stopping = False
         self.failed: BaseException | None = None
 
@@ -110,6 +115,30 @@ class Engine:
             raise reply
         return reply
 
+    def answer(self, command: Any, timeout: float | None = None) -> Any:
+        """As `call`, on the caller's own thread where nobody else is writing or waiting.
+
+        Only for commands that need not stand behind others of their client: they may overtake what was submitted before.
+        """
+        if self.failed is not None or self._stopping or not self._inbox.empty() or not self._pen.acquire(blocking=False):
+            return self.call(command, timeout)
+        try:
+            if self._stopping:
+                raise BrokerUnavailable("the broker is stopping: try again when it is back")
+            answers: list[Any] = []
+            self._handle(command, answers.append, self._now_us())
+            self._finish_turn()
+        except BrokerUnavailable:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._pen.release()
+        if isinstance(answers[0], MqError):
+            raise answers[0]
+        return answers[0]
+
     def read(self, view: RowsView, columns: int, batch_rows_max: int, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         """Yields the rows of a pinned view as record batches, on the caller's thread. See `RowReader.read`."""
         return self._rows.read(view, columns, batch_rows_max, start_row)
@@ -134,27 +163,31 @@ class Engine:
                 if time.monotonic() >= next_tick:
                     self._inbox.put((Tick(), lambda reply: None))
                     next_tick = time.monotonic() + TICK_S
-                stop = self._take(max(next_tick - time.monotonic(), 0))
-                self._finish_turn()
-                self._housekeeping.step(self._broker, self._now_us())
-                if stop:
-                    break
-            self._housekeeping.finish(self._broker)
-            self._journal.close()
+                try:
+                    command, done = self._inbox.get(timeout=max(next_tick - time.monotonic(), 0))
+                except queue.Empty:
+                    continue
+                with self._pen:
+                    stop = self._take(command, done)
+                    self._finish_turn()
+                    self._housekeeping.step(self._broker, self._now_us())
+                    if stop:
+                        self._housekeeping.finish(self._broker)
+                        self._journal.close()
+                        return
         except BaseException as error:
-            # Nothing that was not synced may be answered, and nothing may be written on top of it: the process ends here.
-            self.failed = error
-            if self._on_failure is not None:
-                self._on_failure(error)
+            self._fail(error)
             if not isinstance(error, MqError):
                 raise
 
-    def _take(self, timeout: float) -> bool:
-        """Handles what has arrived, up to the bounds of a turn. Returns whether to stop."""
-        try:
-            command, done = self._inbox.get(timeout=timeout)
-        except queue.Empty:
-            return False
+    def _fail(self, error: BaseException) -> None:
+        # Nothing that was not synced may be answered, and nothing may be written on top of it: the process ends here.
+        self.failed = error
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    def _take(self, command: Any, done: Done) -> bool:
+        """Handles a command and what else has arrived, up to the bounds of a turn. Returns whether to stop."""
         now_us = self._now_us()
         size, count = 0, 0
         while not isinstance(command, _Stop):

@@ -41,7 +41,7 @@ class FetchStream:
             if not first.HasField("open"):
                 raise InvalidRequest("the first message of a Fetch stream must be `open`")
             self._add_credit(first)
-            views = list(self._engine.call(ResolveFetch(first.open)))
+            views = list(self._engine.answer(ResolveFetch(first.open)))
             while views:
                 for message in self._batches(views[0], first.open, requests):
                     yield message

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
-from mq_broker.rpc.status import abort
-from mq_wire.errors import Unsupported
+from mq_broker.rpc.status import abort, in_band
+from mq_wire.errors import MqError, Unsupported, WrongBroker
 from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import HelloRequest, HelloResponse, Limits, StatsRequest, StatsResponse
+from mq_wire.v1.produce_pb2 import PublishResponse
 from mq_wire.v1.subscribe_pb2 import PlanRequest, PlanResponse
 
 if TYPE_CHECKING:
@@ -44,7 +46,12 @@ class UnaryCalls:
 
     def of(self, name: str) -> Answer:
         """Returns the function that answers the method `name`."""
-        special: dict[str, Answer] = {"Hello": self._answer_hello, "Plan": self._answer_plan, "Stats": self._answer_stats}
+        special: dict[str, Answer] = {
+            "Hello": self._answer_hello,
+            "Plan": self._answer_plan,
+            "Send": self._answer_send,
+            "Stats": self._answer_stats,
+        }
         answer = special.get(name, self._answer_by_engine)
 
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
@@ -56,7 +63,17 @@ class UnaryCalls:
         return guarded
 
     def _answer_by_engine(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return self._engine.call(request)
+        return self._engine.answer(request)
+
+    def _answer_send(self, message: bytes, context: grpc.ServicerContext) -> PublishResponse:
+        header, records = intake.parse(message)
+        try:
+            if header.cluster_id not in (b"", self._hello.cluster_id):
+                raise WrongBroker(f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a new one for this broker")
+            receipt = self._engine.answer(intake.command(header, records))
+        except MqError as error:
+            return PublishResponse(request_id=header.request_id, error=in_band(error))
+        return PublishResponse(request_id=header.request_id, receipt=receipt)
 
     def _answer_hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloResponse:
         if request.protocol < PROTOCOL_VERSION:
@@ -64,7 +81,7 @@ class UnaryCalls:
         return self._hello
 
     def _answer_stats(self, request: StatsRequest, context: grpc.ServicerContext) -> StatsResponse:
-        stats: StatsResponse = self._engine.call(request)
+        stats: StatsResponse = self._engine.answer(request)
         stats.broker.uptime_ms = stats.broker.uptime_ms or round((time.monotonic() - self._started) * 1000)
         stats.broker.rss_anon_bytes = stats.broker.rss_anon_bytes or rss_anon_bytes()
         return stats
@@ -73,14 +90,14 @@ class UnaryCalls:
         wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
         deadline = time.monotonic() + wait_s
         request.wait_ms = 0
-        reply: PlanResponse = self._engine.call(request)
+        reply: PlanResponse = self._engine.answer(request)
         # The wait is over early where too many wait already: an answer too soon does no harm.
         if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
             return reply
         try:
             while (remaining := deadline - time.monotonic()) > 0 and context.is_active() and not self._streams.stopping:
                 self._engine.wait_for_rows(request.who.destination, min(remaining, _WAIT_S_SLICE))
-                reply = self._engine.call(request)
+                reply = self._engine.answer(request)
                 if not reply.idle:
                     break
             return reply

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mq_wire.v1 import common_pb2 as mq__wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/produce.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"8\n\x13OpenProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\"^\n\x14OpenProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\"\n\x05marks\x18\x03 \x03(\x0b\x32\x13.mq.v1.ProducerMark\"D\n\x0cProducerMark\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\"G\n\x0ePublishRequest\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.PublishHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\xa6\x02\n\rPublishHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x13\n\x0bproducer_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\x06 \x01(\x04\x12\x0c\n\x04rows\x18\x07 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x08 \x01(\x04\x12\x11\n\tschema_id\x18\t \x01(\r\x12\x19\n\x11priority_plus_one\x18\n \x01(\r\x12\r\n\x05\x63rc32\x18\x0b \x01(\r\x12\x11\n\thas_crc32\x18\x0c \x01(\x08\x12\x0c\n\x04skip\x18\r \x01(\x08\x12 \n\x06staged\x18\x0e \x01(\x0b\x32\x10.mq.v1.StagedSet\"]\n\tStagedSet\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08query_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\"c\n\x0fPublishResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1f\n\x07receipt\x18\x02 \x01(\x0b\x32\x0e.mq.v1.Receipt\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.mq.v1.Error\"{\n\x07Receipt\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\x12\n\nduplicates\x18\x04 \x01(\r\x12\x0e\n\x06log_id\x18\x05 \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\x06 \x01(\x03\"\x12\n\x10TakeEpochRequest\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"*\n\x0bStagedToken\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"\x9e\x01\n\x13\x43ommitStagedRequest\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.mq.v1.StagedToken\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x15\n\rkeep_mismatch\x18\x07 \x01(\x08\"?\n\x14\x43ommitStagedResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"&\n\x14\x44iscardStagedRequest\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\"%\n\x15\x44iscardStagedResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"4\n\x13\x46orgetMarkerRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\"\x16\n\x14\x46orgetMarkerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/produce.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"8\n\x13OpenProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\"^\n\x14OpenProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\"\n\x05marks\x18\x03 \x03(\x0b\x32\x13.mq.v1.ProducerMark\"D\n\x0cProducerMark\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\"G\n\x0ePublishRequest\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.PublishHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\xba\x02\n\rPublishHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x13\n\x0bproducer_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\x06 \x01(\x04\x12\x0c\n\x04rows\x18\x07 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x08 \x01(\x04\x12\x11\n\tschema_id\x18\t \x01(\r\x12\x19\n\x11priority_plus_one\x18\n \x01(\r\x12\r\n\x05\x63rc32\x18\x0b \x01(\r\x12\x11\n\thas_crc32\x18\x0c \x01(\x08\x12\x0c\n\x04skip\x18\r \x01(\x08\x12 \n\x06staged\x18\x0e \x01(\x0b\x32\x10.mq.v1.StagedSet\x12\x12\n\ncluster_id\x18\x0f \x01(\x0c\"]\n\tStagedSet\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08query_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\"c\n\x0fPublishResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1f\n\x07receipt\x18\x02 \x01(\x0b\x32\x0e.mq.v1.Receipt\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.mq.v1.Error\"{\n\x07Receipt\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\x12\n\nduplicates\x18\x04 \x01(\r\x12\x0e\n\x06log_id\x18\x05 \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\x06 \x01(\x03\"\x12\n\x10TakeEpochRequest\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"*\n\x0bStagedToken\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"\x9e\x01\n\x13\x43ommitStagedRequest\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.mq.v1.StagedToken\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x15\n\rkeep_mismatch\x18\x07 \x01(\x08\"?\n\x14\x43ommitStagedResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"&\n\x14\x44iscardStagedRequest\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\"%\n\x15\x44iscardStagedResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"4\n\x13\x46orgetMarkerRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\"\x16\n\x14\x46orgetMarkerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,29 +41,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHREQUEST']._serialized_start=284
   _globals['_PUBLISHREQUEST']._serialized_end=355
   _globals['_PUBLISHHEADER']._serialized_start=358
-  _globals['_PUBLISHHEADER']._serialized_end=652
-  _globals['_STAGEDSET']._serialized_start=654
-  _globals['_STAGEDSET']._serialized_end=747
-  _globals['_PUBLISHRESPONSE']._serialized_start=749
-  _globals['_PUBLISHRESPONSE']._serialized_end=848
-  _globals['_RECEIPT']._serialized_start=850
-  _globals['_RECEIPT']._serialized_end=973
-  _globals['_TAKEEPOCHREQUEST']._serialized_start=975
-  _globals['_TAKEEPOCHREQUEST']._serialized_end=993
-  _globals['_TAKEEPOCHRESPONSE']._serialized_start=995
-  _globals['_TAKEEPOCHRESPONSE']._serialized_end=1029
-  _globals['_STAGEDTOKEN']._serialized_start=1031
-  _globals['_STAGEDTOKEN']._serialized_end=1073
-  _globals['_COMMITSTAGEDREQUEST']._serialized_start=1076
-  _globals['_COMMITSTAGEDREQUEST']._serialized_end=1234
-  _globals['_COMMITSTAGEDRESPONSE']._serialized_start=1236
-  _globals['_COMMITSTAGEDRESPONSE']._serialized_end=1299
-  _globals['_DISCARDSTAGEDREQUEST']._serialized_start=1301
-  _globals['_DISCARDSTAGEDREQUEST']._serialized_end=1339
-  _globals['_DISCARDSTAGEDRESPONSE']._serialized_start=1341
-  _globals['_DISCARDSTAGEDRESPONSE']._serialized_end=1378
-  _globals['_FORGETMARKERREQUEST']._serialized_start=1380
-  _globals['_FORGETMARKERREQUEST']._serialized_end=1432
-  _globals['_FORGETMARKERRESPONSE']._serialized_start=1434
-  _globals['_FORGETMARKERRESPONSE']._serialized_end=1456
+  _globals['_PUBLISHHEADER']._serialized_end=672
+  _globals['_STAGEDSET']._serialized_start=674
+  _globals['_STAGEDSET']._serialized_end=767
+  _globals['_PUBLISHRESPONSE']._serialized_start=769
+  _globals['_PUBLISHRESPONSE']._serialized_end=868
+  _globals['_RECEIPT']._serialized_start=870
+  _globals['_RECEIPT']._serialized_end=993
+  _globals['_TAKEEPOCHREQUEST']._serialized_start=995
+  _globals['_TAKEEPOCHREQUEST']._serialized_end=1013
+  _globals['_TAKEEPOCHRESPONSE']._serialized_start=1015
+  _globals['_TAKEEPOCHRESPONSE']._serialized_end=1049
+  _globals['_STAGEDTOKEN']._serialized_start=1051
+  _globals['_STAGEDTOKEN']._serialized_end=1093
+  _globals['_COMMITSTAGEDREQUEST']._serialized_start=1096
+  _globals['_COMMITSTAGEDREQUEST']._serialized_end=1254
+  _globals['_COMMITSTAGEDRESPONSE']._serialized_start=1256
+  _globals['_COMMITSTAGEDRESPONSE']._serialized_end=1319
+  _globals['_DISCARDSTAGEDREQUEST']._serialized_start=1321
+  _globals['_DISCARDSTAGEDREQUEST']._serialized_end=1359
+  _globals['_DISCARDSTAGEDRESPONSE']._serialized_start=1361
+  _globals['_DISCARDSTAGEDRESPONSE']._serialized_end=1398
+  _globals['_FORGETMARKERREQUEST']._serialized_start=1400
+  _globals['_FORGETMARKERREQUEST']._serialized_end=1452
+  _globals['_FORGETMARKERRESPONSE']._serialized_start=1454
+  _globals['_FORGETMARKERRESPONSE']._serialized_end=1476
 # @@protoc_insertion_point(module_scope)
