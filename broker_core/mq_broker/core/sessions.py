@@ -68,7 +68,8 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
     done: dict[int, BitMap64] = {}
     for partition, starts, stops in command.partitions:
         if len(starts):
-            done[partition] = done.get(partition, BitMap64()) | ranges_bitmap(*_checked(starts, stops))
+            _check_ranges(destination, partition, starts, stops)
+            done[partition] = done.get(partition, BitMap64()) | ranges_bitmap(starts, stops)
     for partition, offsets in done.items():
         missing = session.missing(partition, offsets)
         if missing:
@@ -91,10 +92,16 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
     return rows
 
 
-def _checked(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check_ranges(destination: Destination, partition: int, starts: np.ndarray, stops: np.ndarray) -> None:
+    """Refuses ranges that are none, and those that would make a bitmap of offsets that were never given."""
     if (starts < 0).any() or (stops <= starts).any():
         raise InvalidRequest("an acknowledged range must begin at 0 or above and end behind its first offset")
-    return starts, stops
+    end = destination.partitions[partition].log.next_offset if partition < len(destination.partitions) else 0
+    if int(stops.max()) > end:
+        raise NotAssigned(
+            f"offset {int(stops.max()) - 1} of partition {partition} of {destination.name!r} was never given, the next one is {end}: "
+            "acknowledge what was delivered"
+        )
 
 
 def close_session(ledger: Ledger, command: CloseSession) -> None:
@@ -171,4 +178,7 @@ def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: i
         given += taken.rows
         ledger.state.totals.delivered += taken.rows
         session.deliver(make_view(ledger.state, destination, number, taken, attempts=tuple(partition.attempts)))
+        if taken.rows < selection.rows:
+            # A few bytes may be left. They go to the next row of this lane, not to a lower one.
+            break
     return given
