@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import DataLost, InvalidOption, MqError
+from mq_wire.errors import InvalidOption, MqError
 from pyspark_mq.offsets import Offsets
 from pyspark_mq.options import SourceOptions
 from pyspark_mq.ranges import Part, plan_tasks
@@ -94,9 +94,12 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 available_below=common_pb2.Positions(next=self._available_below or {}),
                 wait_ms=0 if available_now else self._options.idle_wait_ms,
                 create=True,
+                accept_data_loss=not self._options.fail_on_data_loss,
             ),
         )
         self._lag, self._acknowledged = plan.lag, start
+        if plan.data_loss:
+            self._warn_of_loss()
         if plan.idle:
             return start
         self._last_batch_s = time.monotonic()
@@ -154,19 +157,26 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         who = self._who(last)
         request = subscribe_pb2.OpenRangeRequest(
-            who=who, start=common_pb2.Positions(next=dict(first.positions)), end=common_pb2.Positions(next=dict(last.positions))
+            who=who,
+            start=common_pb2.Positions(next=dict(first.positions)),
+            end=common_pb2.Positions(next=dict(last.positions)),
+            accept_data_loss=not self._options.fail_on_data_loss,
         )
-        try:
-            opened = self._call("OpenRange", request)
-        except DataLost as lost:
-            if self._options.fail_on_data_loss:
-                raise
-            warnings.warn(f"failOnDataLoss=false: {lost}; the batch goes on without these rows", RuntimeWarning, stacklevel=2)
-            return []
+        opened = self._call("OpenRange", request)
+        if opened.data_loss:
+            self._warn_of_loss()
         parts = (Part(part.partition, part.first, part.last, part.rows, part.bytes) for part in opened.parts)
         tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition)
         host, named = socket.gethostname(), who.SerializeToString()
         return [RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named) for task in tasks]
+
+    def _warn_of_loss(self) -> None:
+        warnings.warn(
+            f"failOnDataLoss=false: queue {self._options.queue!r} no longer keeps some of the rows that the checkpoint asks for: they were "
+            "acknowledged; the query goes on with what is kept",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one task, on its executor."""

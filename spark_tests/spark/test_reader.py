@@ -173,6 +173,25 @@ def test_data_loss_fails_or_reads_as_nothing(readers: list[MqStreamReader], modu
         assert lenient.partitions(boundaries[0], boundaries[1]) == []
 
 
+def test_after_a_loss_the_query_goes_on_with_what_is_kept(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 50)
+    reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=10)
+    boundaries = [reader.initialOffset()]
+    for _ in range(5):
+        boundaries.append(plan(reader, boundaries[-1]))
+        read(reader, boundaries[-2], boundaries[-1])
+    # Batches 0 to 3 are acknowledged, the last of them is kept, batch 4 is in hand.
+    with pytest.raises(DataLost):
+        plan(reader, boundaries[1])
+    lenient = source(readers, module_broker.address, queue, failOnDataLoss="false")
+    with pytest.warns(RuntimeWarning, match="goes on with what is kept"):
+        end = plan(lenient, boundaries[1])
+    assert end == boundaries[5]
+    with pytest.warns(RuntimeWarning, match="goes on with what is kept"):
+        (task,) = lenient.partitions(boundaries[1], end)
+    assert sum(batch.num_rows for batch in lenient.read(task)) == 20
+
+
 def test_a_loopback_broker_is_refused_on_another_host(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 10)
     reader = source(readers, module_broker.address, queue)

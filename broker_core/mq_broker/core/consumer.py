@@ -103,6 +103,13 @@ class Consumer:
             )
         raise InvalidRequest(f"{asked} is no boundary that consumer {self.label!r} was given: pass offsets on unchanged")
 
+    def locate_kept(self, positions: Positions) -> tuple[int, bool]:
+        """As `locate`, but positions before what is kept are the floor. Returns also whether they were."""
+        try:
+            return self.locate(positions), False
+        except DataLost:
+            return next(iter(self.plans), self.next_plan) - 1, True
+
     def between(self, after: int, through: int) -> list[Plan]:
         """Returns the plans (after, through]."""
         return [plan for number, plan in self.plans.items() if after < number <= through]

@@ -37,12 +37,13 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         destination = ledger.state.destination_of(who.destination, who.destination_id)
     consumer = find(ledger, destination, who)
     unread: list[Plan] = []
+    lost = False
     if consumer is not None:
-        through = consumer.locate(dict(request.start.next)) if who.incarnation else next(iter(consumer.plans), consumer.next_plan) - 1
+        through, lost = _start_of(consumer, request)
         acknowledge(ledger, destination, consumer, through)
         for later in consumer.pending():
             if later.number > through and later.read_by_run:
-                return _answer(ledger, destination, consumer, later.end, later.rows)
+                return _answer(ledger, destination, consumer, later.end, later.rows, lost)
         unread = [later for later in consumer.pending() if later.number > through]
     if unread and consumer is not None:
         ledger.record(
@@ -57,7 +58,15 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     if consumer is None:
         consumer = _mint(ledger, destination, who)
     _record_plan(ledger, destination, consumer, who.run, chosen)
-    return _answer(ledger, destination, consumer, consumer.next, sum(selection.rows for selection in chosen))
+    return _answer(ledger, destination, consumer, consumer.next, sum(selection.rows for selection in chosen), lost)
+
+
+def _start_of(consumer: Consumer, request: wire.PlanRequest) -> tuple[int, bool]:
+    """Returns the last plan before the start that is asked for, and whether data between them is lost."""
+    if not request.who.incarnation:
+        return next(iter(consumer.plans), consumer.next_plan) - 1, False
+    start = dict(request.start.next)
+    return consumer.locate_kept(start) if request.accept_data_loss else (consumer.locate(start), False)
 
 
 def check_cluster(state: State, who: wire.ConsumerRef) -> None:
@@ -231,7 +240,9 @@ def _record_plan(ledger: Ledger, destination: Destination, consumer: Consumer, r
     )
 
 
-def _answer(ledger: Ledger, destination: Destination, consumer: Consumer, end: dict[int, int], rows: int) -> wire.PlanResponse:
+def _answer(
+    ledger: Ledger, destination: Destination, consumer: Consumer, end: dict[int, int], rows: int, lost: bool
+) -> wire.PlanResponse:
     return wire.PlanResponse(
         cluster_id=ledger.state.cluster_id,
         destination_id=destination.destination_id,
@@ -239,6 +250,7 @@ def _answer(ledger: Ledger, destination: Destination, consumer: Consumer, end: d
         end=Positions(next=end),
         rows=rows,
         lag=lag_of(ledger, destination),
+        data_loss=lost,
     )
 
 

@@ -53,8 +53,11 @@ def watch_runs(ledger: Ledger) -> None:
 def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:
     """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one failed attempt."""
     destination, consumer = _consumer_of(ledger, request.who)
-    after = consumer.locate(dict(request.start.next))
-    through = consumer.locate(dict(request.end.next))
+    start, end = dict(request.start.next), dict(request.end.next)
+    if request.accept_data_loss:
+        (after, from_lost), (through, to_lost) = consumer.locate_kept(start), consumer.locate_kept(end)
+    else:
+        after, through, from_lost, to_lost = consumer.locate(start), consumer.locate(end), False, False
     if through < after:
         raise InvalidRequest(f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged")
     plans = [plan for plan in consumer.between(after, through) if not plan.returned]
@@ -70,7 +73,7 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
                 "failed": failed,
             }
         )
-    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through))
+    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost)
 
 
 def _read_in_vain(state: State, plan: Plan, run: int) -> bool:

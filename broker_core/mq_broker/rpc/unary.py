@@ -69,7 +69,9 @@ class UnaryCalls:
         header, records = intake.parse(message)
         try:
             if header.cluster_id not in (b"", self._hello.cluster_id):
-                raise WrongBroker(f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a new one for this broker")
+                raise WrongBroker(
+                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a new one for this broker"
+                )
             receipt = self._engine.answer(intake.command(header, records))
         except MqError as error:
             return PublishResponse(request_id=header.request_id, error=in_band(error))

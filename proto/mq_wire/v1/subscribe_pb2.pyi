@@ -36,7 +36,7 @@ class ConsumerRef(_message.Message):
     def __init__(self, destination: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., destination_id: _Optional[bytes] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("who", "start", "max_rows", "max_bytes", "min_rows", "bounded", "available_below", "wait_ms", "create")
+    __slots__ = ("who", "start", "max_rows", "max_bytes", "min_rows", "bounded", "available_below", "wait_ms", "create", "accept_data_loss")
     WHO_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class PlanRequest(_message.Message):
     AVAILABLE_BELOW_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     who: ConsumerRef
     start: _common_pb2.Positions
     max_rows: int
@@ -55,10 +56,11 @@ class PlanRequest(_message.Message):
     available_below: _common_pb2.Positions
     wait_ms: int
     create: bool
-    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., start: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_rows: _Optional[int] = ..., bounded: bool = ..., available_below: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., wait_ms: _Optional[int] = ..., create: bool = ...) -> None: ...
+    accept_data_loss: bool
+    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., start: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_rows: _Optional[int] = ..., bounded: bool = ..., available_below: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., wait_ms: _Optional[int] = ..., create: bool = ..., accept_data_loss: bool = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("idle", "cluster_id", "destination_id", "incarnation", "end", "rows", "lag")
+    __slots__ = ("idle", "cluster_id", "destination_id", "incarnation", "end", "rows", "lag", "data_loss")
     IDLE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +68,7 @@ class PlanResponse(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
+    DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     idle: bool
     cluster_id: bytes
     destination_id: bytes
@@ -73,7 +76,8 @@ class PlanResponse(_message.Message):
     end: _common_pb2.Positions
     rows: int
     lag: Lag
-    def __init__(self, idle: bool = ..., cluster_id: _Optional[bytes] = ..., destination_id: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., end: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., rows: _Optional[int] = ..., lag: _Optional[_Union[Lag, _Mapping]] = ...) -> None: ...
+    data_loss: bool
+    def __init__(self, idle: bool = ..., cluster_id: _Optional[bytes] = ..., destination_id: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., end: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., rows: _Optional[int] = ..., lag: _Optional[_Union[Lag, _Mapping]] = ..., data_loss: bool = ...) -> None: ...
 
 class Lag(_message.Message):
     __slots__ = ("rows", "bytes", "oldest_age_ms", "dead_letters", "duplicates")
@@ -90,20 +94,24 @@ class Lag(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., bytes: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., dead_letters: _Optional[int] = ..., duplicates: _Optional[int] = ...) -> None: ...
 
 class OpenRangeRequest(_message.Message):
-    __slots__ = ("who", "start", "end")
+    __slots__ = ("who", "start", "end", "accept_data_loss")
     WHO_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     who: ConsumerRef
     start: _common_pb2.Positions
     end: _common_pb2.Positions
-    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., start: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., end: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ...) -> None: ...
+    accept_data_loss: bool
+    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., start: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., end: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., accept_data_loss: bool = ...) -> None: ...
 
 class OpenRangeResponse(_message.Message):
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "data_loss")
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[RangePart]
-    def __init__(self, parts: _Optional[_Iterable[_Union[RangePart, _Mapping]]] = ...) -> None: ...
+    data_loss: bool
+    def __init__(self, parts: _Optional[_Iterable[_Union[RangePart, _Mapping]]] = ..., data_loss: bool = ...) -> None: ...
 
 class RangePart(_message.Message):
     __slots__ = ("partition", "first", "last", "rows", "bytes")
