@@ -250,6 +250,18 @@ class BrokerMachine(RuleBasedStateMachine):
         number = self.session(which)
         self.both(lambda: self.model.close_session(number), CloseSession(number), lambda reply: None)
 
+    @rule(name=destinations, credit=st.integers(1, 12), more=st.integers(0, 12), done=st.lists(pick, max_size=4), stay=st.booleans())
+    def receive(self, name: str, credit: int, more: int, done: list[int], stay: bool) -> None:
+        """A consumer comes, sees some of what it gets, is done with less, and goes."""
+        self.open_session(name, credit, 0)
+        which = len(self.model.sessions) - 1
+        if more:
+            self.add_credit(which, more)
+        if done:
+            self.acknowledge(which, [d * 5 + 1 for d in done], False)
+        if not stay:
+            self.close_session(which)
+
     # ---- durable consumers
 
     @rule(which=st.one_of(st.just(0), pick))
@@ -298,6 +310,16 @@ class BrokerMachine(RuleBasedStateMachine):
             self._commit([(token, held.count if held is not None else 1)], f"query:{batch[0]}", "", batch[1], wrong=0, keep=False)
         if until == "acknowledged":
             self.acknowledge_range(which, run, 0)
+
+    @rule(name=destinations, consumer=st.sampled_from(["night", "day"]), batch=st.tuples(queries, versions), waiting=st.booleans())
+    def take_over(self, name: str, consumer: str, batch: tuple[str, int], waiting: bool) -> None:
+        """A query reads, its checkpoint is lost, and it starts anew."""
+        for until in ("read", "planned"):
+            self.hold_run(0)
+            self.new_checkpoint(name, consumer)
+            if waiting and until == "planned":
+                self.open_session(name, 5, 0)
+            self.query_step(0, 0, 5, batch, until)
 
     @rule(
         which=pick,

@@ -38,5 +38,5 @@ class CoreMachine(BrokerMachine):
             assert not state.pins, "a view was left pinned"
 
 
-CoreMachine.TestCase.settings = settings(stateful_step_count=60)
+CoreMachine.TestCase.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=50)
 TestCore = CoreMachine.TestCase

@@ -122,6 +122,8 @@ def test_attempts_plans_and_fences_survive() -> None:
     old.plan(max_rows=2)
     old.read({}, old.next, batch=("q1", 3))
     kept.take()
+    old.copy(scene.run()).open({}, old.next)
+    kept.take()
     scene.query("night").plan(max_rows=1)
     kept.take()
     scene.stage(1, epoch=5, batch=9)
