@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import rule
 
@@ -11,6 +12,9 @@ from mq_broker.core.views import unpin
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.core.machine import SETTINGS, BrokerMachine
 from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+
+#: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
+pytestmark = pytest.mark.timeout(3600)
 
 
 class CoreMachine(BrokerMachine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from copy import deepcopy
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -13,6 +14,9 @@ from mq_broker.testing.model import Model
 from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.machine import SETTINGS, BrokerMachine
 from spark_tests.engine.worlds import DiskWorld
+
+#: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
+pytestmark = pytest.mark.timeout(3600)
 
 
 class DiskMachine(BrokerMachine):
