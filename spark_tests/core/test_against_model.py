@@ -9,8 +9,9 @@ from hypothesis.stateful import rule
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.views import unpin
+from spark_tests.core.both_sides import SETTINGS
 from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.machine import SETTINGS, BrokerMachine
+from spark_tests.core.machine import BrokerMachine
 from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 
 #: MQ_HYPOTHESIS_PROFILE=deep takes minutes.

@@ -1,0 +1,120 @@
+"""Commands to the core and to the model at once: same answers, same errors, same state, same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from mq_broker.core.commands import (
+    ReleaseView,
+    RowsView,
+    Settings,
+)
+from mq_broker.testing.model import Model
+from mq_wire.errors import MqError
+from spark_tests.core.dumps import check_same, dump_broker, dump_model
+from spark_tests.core.worlds import ListWorld, ReadRow
+
+PARTITIONS = 2
+SETTINGS = Settings(default_partitions=PARTITIONS, anonymous_producers_max=2)
+UNNAMED = ["a" * 32, "b" * 32, "c" * 32]
+BYTES = 1 << 40
+
+destinations = st.sampled_from(["eu", "us.east"])
+partitions = st.integers(0, PARTITIONS - 1)
+priorities = st.one_of(st.just([4]), st.lists(st.integers(0, 9), min_size=1, max_size=12), st.lists(st.just(7), min_size=1, max_size=9))
+pick = st.integers(0, 1 << 30)
+queries = st.sampled_from(["", "q0", "q1"])
+versions = st.integers(0, 3)
+jumps = st.sampled_from([0, 0, 0, 0, 1, 3])
+newer_epochs = st.integers(0, 4)
+
+
+@dataclass
+class Checkpoint:
+    """What a query remembers: whose offsets, and every boundary it was ever given."""
+
+    destination: str
+    name: str
+    destination_id: bytes = b""
+    incarnation: bytes = b""
+    boundaries: list[dict[int, int]] = field(default_factory=lambda: [{}])
+
+
+class BothSides(RuleBasedStateMachine):
+    """Drives both. `world` is what subclasses vary."""
+
+    world: ListWorld
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(partitions=PARTITIONS, anonymous_max=2)
+        self.arrived: list[tuple[list[int], RowsView]] = []
+        self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
+        self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int], int, list[tuple[bytes, int]]]] = []
+        self.checkpoints: list[Checkpoint] = []
+        self.runs: list[int] = []
+        self.names: list[tuple[str, int]] = []
+        self.values = 0
+
+    # ---- both sides
+
+    def both(self, expect: Callable[[], Any], command: Any, shown: Callable[[Any], Any]) -> Any:
+        """Returns what both answer, None where both raise the same error."""
+        self.prepare()
+        expected: Any
+        actual: Any
+        try:
+            expected = expect()
+        except MqError as error:
+            expected = type(error)
+        try:
+            actual = shown(self.world.handle(command))
+        except MqError as error:
+            actual = type(error)
+        assert actual == expected, f"{actual} instead of {expected} for {command}"
+        self.finish()
+        return None if isinstance(expected, type) else expected
+
+    def prepare(self) -> None:
+        """Begins a command."""
+        self.world.now_us += 1000
+
+    def finish(self) -> None:
+        """Ends a command."""
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Lets rows go, and checks each of them."""
+        self.world.dispatch()
+        for number, view in self.arrived:
+            for row in self.world.read(view, batch_rows_max=5):
+                known = self.model.deliver(number[0], row.partition, row.offset)
+                self.check_row(row, known, known.attempts + 1)
+            self.world.handle(ReleaseView(view))
+        self.arrived.clear()
+        self.model.check_dispatched()
+
+    @staticmethod
+    def check_row(row: ReadRow, known: Any, delivery_count: int) -> None:
+        assert (row.partition, row.offset, row.value) == (known.partition, known.offset, known.value)
+        assert (row.priority, row.delivery_count) == (known.priority, delivery_count)
+        assert (row.producer, row.sequence, row.time_us) == (known.producer, known.sequence, known.time_us)
+
+    @property
+    def now(self) -> int:
+        """The time of the command in hand."""
+        return self.world.now_us
+
+    def fresh_rows(self, wanted: list[int]) -> list[tuple[bytes, int]]:
+        self.values += 1
+        return [(b"%d.%d" % (self.values, at) * (1 + at % 3), priority) for at, priority in enumerate(wanted)]
+
+    @invariant()
+    def same_state(self) -> None:
+        if hasattr(self, "world"):
+            check_same(dump_broker(self.world.broker), dump_model(self.model))
