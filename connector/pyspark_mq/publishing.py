@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import grpc
 
 from mq_wire import framing
-from mq_wire.errors import BrokerFault, BrokerUnavailable, Busy, ClientClosed, MqError, RetryLater, StorageFailed, WrongBroker
+from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, StorageFailed, WrongBroker
 from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
 from pyspark_mq.receipts import Sending
@@ -63,6 +63,7 @@ class Publishing:
         self._untold: list[Sending] = []
         self._ended = False
         self._stream_number = 0
+        self._breaks = 0
         self._call: Stream | None = None
         self._sending_now = False
         self._thread: threading.Thread | None = None
@@ -113,6 +114,19 @@ class Publishing:
     def _wake_at(self) -> float:
         return min(self.window.wake_at(), self._gathering.due_at)
 
+    def _take_answer(self, response: PublishResponse | None) -> None:
+        """Takes the answer to the only batch that was on its way; None where it got lost."""
+        if response is None:
+            self.window.disconnected()
+            return
+        try:
+            settled = self.window.answer(response, time.monotonic())
+        except MqError as error:
+            self._break(error)
+        else:
+            if settled is not None:
+                self._settle((settled,))
+
     def _has_nothing_to_stream(self) -> bool:
         return (self.window.idle or self._sending_now) and self._gathering.due_at == _NEVER
 
@@ -131,25 +145,18 @@ class Publishing:
             if batch is None:
                 return
             self._sending_now = True
-            number = self._stream_number
+            breaks = self._breaks
             message = framing.join(window.header(batch, self._cluster_id), b"" if batch.records is None else memoryview(batch.records))
         response: PublishResponse | None = None
         limit = self._send_timeout if timeout is None else timeout
-        with suppress(RetryLater, BrokerFault, ClientClosed):  # the stream will tell
+        with suppress(MqError):  # the stream will tell
             response = self._connection.call("Send", message, timeout=limit, retry_timeout=None)
         with self.lock:
             self._sending_now = False
-            if number != self._stream_number:
-                return  # a stream broke meanwhile, and what had no answer has gone again
-            try:
-                settled = None if response is None else window.answer(response, time.monotonic())
-                if response is None:
-                    window.disconnected()
-                if settled is not None:
-                    self._settle((settled,))
-            except MqError as error:
-                self._break(error)
-            if window.has_unsent:
+            # Where a stream broke meanwhile, what had no answer goes again: this answer is nobody's.
+            if breaks == self._breaks:
+                self._take_answer(response)
+            if self.window.has_unsent:
                 self.work.notify_all()
 
     def end(self) -> None:
@@ -215,6 +222,7 @@ class Publishing:
             error = failure
         with self.lock:
             self._stream_number += 1
+            self._breaks += 1
             self._call = None
             unanswered = self.window.on_wire
             self.window.disconnected()

@@ -354,3 +354,25 @@ def test_another_broker_behind_the_same_address_is_refused(tmp_path_factory: pyt
             with pytest.raises(WrongBroker):
                 producer.send(b"1").result(20)
             producer.close()
+
+
+def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
+    module_broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Connection(module_broker.address) as connection, Producer(queue=queue, connection=connection) as producer:
+        publishing, call, others = producer._publishing, connection.call, []
+
+        def call_beside_a_stream(method: str, *arguments: object, **options: float | None) -> object:
+            response = call(method, *arguments, **options)  # type: ignore[arg-type]
+            if method == "Send":
+                others.append(producer.send(b"lingers"))
+                wait_until(lambda: publishing._stream_number > 0, 10, "the stream does not open")
+            return response
+
+        monkeypatch.setattr(connection, "call", call_beside_a_stream)
+        assert producer.send(b"alone").result(10).offset == 0
+        monkeypatch.undo()
+        assert len(others) == 1, "the first message must have been sent alone"
+        others[0].result(10)
+        assert not producer.send(b"after").result(10).duplicate
+    assert sorted(str(row["value"]) for row in received(module_broker.address, queue)) == ["b'after'", "b'alone'", "b'lingers'"]
