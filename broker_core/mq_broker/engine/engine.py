@@ -73,6 +73,7 @@ class Engine:
         self._waiters_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pen = threading.Lock()
+        self._pen_claimed = False
         self._stopping = False
         self.failed: BaseException | None = None
 
@@ -120,7 +121,8 @@ class Engine:
 
         Only for commands that need not stand behind others of their client: they may overtake what was submitted before.
         """
-        if self.failed is not None or self._stopping or not self._inbox.empty() or not self._pen.acquire(blocking=False):
+        busy = self._pen_claimed or not self._inbox.empty()
+        if busy or self.failed is not None or self._stopping or not self._pen.acquire(blocking=False):
             return self.call(command, timeout)
         try:
             if self._stopping:
@@ -167,7 +169,9 @@ class Engine:
                     command, done = self._inbox.get(timeout=max(next_tick - time.monotonic(), 0))
                 except queue.Empty:
                     continue
+                self._pen_claimed = True  # the next to have it, however many ask
                 with self._pen:
+                    self._pen_claimed = False
                     stop = self._take(command, done)
                     self._finish_turn()
                     self._housekeeping.step(self._broker, self._now_us())
