@@ -95,8 +95,8 @@ class LocalBroker:
             try:
                 self._start()
             except BrokerUnavailable as error:
-                # While we were away, an outgoing connection may have been given our port for a moment, even a client's to us.
-                if not self._address or "cannot listen" not in str(error) or time.monotonic() > deadline:
+                # While nobody listens, an outgoing connection may be given the port for a moment, even a client's to us.
+                if not self._settings["port"] or "cannot listen" not in str(error) or time.monotonic() > deadline:
                     raise
         return self
 
