@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
     from mq_broker import LocalBroker
+    from pyspark_mq.sink import MqStreamWriter
+    from pyspark_mq.source import MqStreamReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -24,14 +27,13 @@ STEPS = [
 ]  # fmt: skip
 
 
-def tripping_source() -> type[DataSource]:
-    """Returns a source and sink that do as "mq" does, but fail once at the step that the file of option `trip` names.
+Trip = Callable[[str, str], None]
 
-    The classes are local, so that they travel to Spark's processes by value.
-    """
-    from pyspark_mq.datasource import MqDataSource
-    from pyspark_mq.sink import MqStreamWriter
-    from pyspark_mq.source import MqStreamReader
+# All classes and functions that travel to Spark's processes are local ones: those go by value, and no worker needs this module.
+
+
+def trip_once() -> Trip:
+    """Returns what fails at a step, once, where the file says so."""
 
     def trip(path: str, step: str) -> None:
         import pathlib
@@ -40,6 +42,13 @@ def tripping_source() -> type[DataSource]:
         if file.exists() and file.read_text() == step:
             file.unlink()
             raise RuntimeError(f"tripped: {step}")
+
+    return trip
+
+
+def reader_class(trip: Trip) -> type[MqStreamReader]:
+    """Returns a source that may trip before and after each call."""
+    from pyspark_mq.source import MqStreamReader
 
     class Reader(MqStreamReader):
         path: str
@@ -71,6 +80,13 @@ def tripping_source() -> type[DataSource]:
             super().commit(end)
             trip(self.path, "commit after")
 
+    return Reader
+
+
+def writer_class(trip: Trip) -> type[MqStreamWriter]:
+    """Returns a sink that may trip before and after each call."""
+    from pyspark_mq.sink import MqStreamWriter
+
     class Writer(MqStreamWriter):
         path: str
 
@@ -85,6 +101,16 @@ def tripping_source() -> type[DataSource]:
             super().commit(messages, batchId)
             trip(self.path, "sink commit after")
 
+    return Writer
+
+
+def tripping_source() -> type[DataSource]:
+    """Returns a source and sink that do as "mq" does, but fail once at the step that the file of option `trip` names."""
+    from pyspark_mq.datasource import MqDataSource
+
+    trip = trip_once()
+    reader_type, writer_type = reader_class(trip), writer_class(trip)
+
     class TrippingDataSource(MqDataSource):
         def __init__(self, options: Any) -> None:
             kept = dict(options)
@@ -97,12 +123,12 @@ def tripping_source() -> type[DataSource]:
 
         def streamReader(self, schema: Any) -> Any:
             reader: Any = super().streamReader(schema)
-            reader.__class__, reader.path = Reader, self.path
+            reader.__class__, reader.path = reader_type, self.path
             return reader
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             writer: Any = super().streamWriter(schema, overwrite)
-            writer.__class__, writer.path = Writer, self.path
+            writer.__class__, writer.path = writer_type, self.path
             return writer
 
     return TrippingDataSource
