@@ -28,7 +28,6 @@ class Session:
     #: Rows handed to the application so far: what was credited beyond the first grant.
     seen_rows: int = 0
     delivered: deque[tuple[int, Selection]] = field(default_factory=deque)
-    delivered_rows: int = 0
     #: Whose turn it is among the partitions.
     turn: int = 0
 
@@ -42,7 +41,6 @@ class Session:
         self.credit_rows -= selection.rows
         self.credit_bytes -= size_bytes
         self.delivered.append((partition, selection))
-        self.delivered_rows += selection.rows
 
     def missing(self, partition: int, offsets: BitMap64) -> BitMap64:
         """Returns those of `offsets` that this session does not hold."""
@@ -68,7 +66,6 @@ class Session:
                 return
             self.delivered.popleft()
             self.seen_rows -= selection.rows
-            self.delivered_rows -= selection.rows
 
     def seen(self) -> dict[int, BitMap64]:
         """Returns, per partition, the held rows that were handed to the application."""

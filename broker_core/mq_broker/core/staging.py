@@ -131,7 +131,7 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
     rows = sum(held.rows for held in sets)
     if rows != request.rows:
         raise InvalidRequest(f"a commit of {request.rows} rows names sets of {rows}: the sums must agree")
-    query = request.owner.removeprefix(QUERY_OWNER) if request.owner.startswith(QUERY_OWNER) else ""
+    query = _query_of(request.owner)
     if query and (query, request.version) in state.fenced_batches:
         raise EpochFenced(
             f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused"
@@ -188,9 +188,14 @@ def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, mark
             "deterministic, or the checkpoint lost its last offsets. Check both; batchMismatch=keep keeps what was committed"
         )
     _discard(ledger, (token.token for token in request.tokens))
-    query = request.owner.removeprefix(QUERY_OWNER) if request.owner.startswith(QUERY_OWNER) else ""
+    query = _query_of(request.owner)
     _discard_batches(ledger, query, request.version)
     return produce.CommitStagedResponse(already_committed=True, rows=marker.rows)
+
+
+def _query_of(owner: str) -> str:
+    """Returns the query id of a streaming sink's owner, "" for others."""
+    return owner.removeprefix(QUERY_OWNER) if owner.startswith(QUERY_OWNER) else ""
 
 
 def _discard_batches(ledger: Ledger, query: str, through: int) -> None:

@@ -57,7 +57,6 @@ FIXED_BYTES: Final = 64
 TRAILER_BYTES: Final = 128
 HAS_BODY: Final = 1
 FLAGS_KNOWN: Final = HAS_BODY
-SIZE_MAX: Final = 2**32 - 1
 #: Source of all padding; slices of it cost no copy.
 ZEROS: Final = memoryview(bytes(4096))
 
