@@ -16,8 +16,8 @@ from pyspark_mq.options import BrowseOptions
 from pyspark_mq.reader import Fetch
 from pyspark_mq.run import Run
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.marked import Rows, rows_of
-from spark_tests.crash.oracle import UNORDERED
+from spark_tests.oracle.history import UNORDERED
+from spark_tests.oracle.marked import Rows, rows_of
 
 _COLUMNS: Final = ("value", "partition", "offset", "priority")
 #: How often each point of danger ends the program.

@@ -10,8 +10,8 @@ import numpy as np
 from mq_wire.errors import SessionClosed
 from pyspark_mq import Consumer, Message
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.marked import Rows, rows_of, rows_of_messages
-from spark_tests.crash.oracle import UNORDERED
+from spark_tests.oracle.history import UNORDERED
+from spark_tests.oracle.marked import Rows, rows_of, rows_of_messages
 
 #: How long a receiver waits before it looks whether it shall end.
 _GLANCE_S: Final = 0.1

@@ -22,10 +22,10 @@ from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable
 from pyspark_mq import Consumer
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.oracle import check
 from spark_tests.crash.ranges import RangeReader
 from spark_tests.crash.receivers import BatchReceiver, MessageReceiver, drain
 from spark_tests.crash.senders import BatchSender, HastySender, NamedSender, SingleSender, StagingSender
+from spark_tests.oracle.judge import check
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 

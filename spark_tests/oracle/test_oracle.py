@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_tests.crash.marked import Rows, ids_of, rows_of, values_of
-from spark_tests.crash.oracle import History, Report, check
+from spark_tests.oracle.history import History
+from spark_tests.oracle.judge import Report, check
+from spark_tests.oracle.marked import Rows, ids_of, rows_of, values_of
 
 QUEUE = "q"
 
