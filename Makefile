@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 # How often `make crash` kills the broker.
 COUNT ?= 200
+# How many messages wait for `make load`; 100 million take 12 GB of disk.
+MESSAGES ?= 100000000
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -17,7 +19,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark crash bench bench-peers protos wheel clean
+.PHONY: help setup demo test check unit spark crash bench bench-peers load protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +74,9 @@ bench: setup  ## all speed figures, as a table; about ten minutes
 
 bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, with ratios; fetches Kafka first
 	$(BIN)/python -m benchmarks.peers
+
+load: setup  ## 100 million messages waiting (MESSAGES=n), 10,000 destinations, 1,000 idle consumers
+	$(BIN)/python -m benchmarks.load --messages $(MESSAGES)
 
 protos: setup  ## generates the stubs beside the .proto files anew
 	$(BIN)/python proto/generate.py
