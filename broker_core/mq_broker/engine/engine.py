@@ -2,6 +2,8 @@
 
 There is one pen, and who holds it is the only writer. The engine's thread takes it for what other threads have handed over; a thread
 that has to wait for its answer anyway takes it itself when it is free (`answer`), which saves two changes of threads a call.
+
+The engine's thread does nothing but `turn`, again and again. Who never calls `start` may call that instead, with clocks of its own.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ PLAN_BYTES: Final = 24 << 20
 PUBLISH_HEADER_BYTES: Final = 2048
 TICK_S: Final = 1.0
 
+_NEVER: Final = float("inf")
+
 Done = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """Ends the engine's thread."""
+    """Ends the engine."""
 
 
 class Engine:
@@ -54,6 +58,7 @@ class Engine:
         housekeeping: snapshots and space.
         now_us: wall clock, microseconds.
         on_failure: told once when storage failed or the core has a bug that left a turn half-made; the process must end.
+        monotonic: seconds that only grow: when a tick is due.
     """
 
     def __init__(
@@ -63,9 +68,10 @@ class Engine:
         housekeeping: Housekeeping,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         on_failure: Callable[[BaseException], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker, self._journal, self._housekeeping = broker, journal, housekeeping
-        self._now_us, self._on_failure = now_us, on_failure
+        self._now_us, self._on_failure, self._monotonic = now_us, on_failure, monotonic
         self._rows = RowReader(journal)
         self._inbox: queue.SimpleQueue[tuple[Any, Done]] = queue.SimpleQueue()
         self._replies: list[tuple[Done, Any]] = []
@@ -74,7 +80,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._pen = threading.Lock()
         self._pen_claimed = False
-        self._stopping = False
+        self._stopping = self._stopped = False
+        self._next_tick = monotonic() + TICK_S
         self.failed: BaseException | None = None
 
     def start(self) -> None:
@@ -84,12 +91,16 @@ class Engine:
 
     def stop(self) -> None:
         """Answers what has arrived, syncs, takes a snapshot and closes the journal."""
-        if self._thread is None:
+        if self._stopping:
             return
         self._stopping = True
-        self._inbox.put((_Stop(), lambda reply: None))
-        self._thread.join()
-        self._thread = None
+        self._inbox.put((_Stop(), _ignore))
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            return
+        while not self._stopped and self.failed is None:
+            self.turn()
 
     def submit(self, command: Any, done: Done) -> None:
         """Hands a command over. `done` gets the reply, or the error as a value, on the engine's thread once it is durable."""
@@ -158,31 +169,49 @@ class Engine:
             if not waiting:
                 self._waiters.pop(destination, None)
 
-    def _run(self) -> None:
-        next_tick = time.monotonic() + TICK_S
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether commands wait for the next turn."""
+        return not self._inbox.empty()
+
+    def turn(self, wait_s: float = 0.0) -> None:
+        """Makes what has arrived one turn, if anything arrives within `wait_s` seconds or a tick is due. For the engine's thread only.
+
+        Raises:
+            StorageFailed: nothing that was not synced was answered, nor will be; `on_failure` has been told. So with any other error.
+        """
         try:
-            while True:
-                if time.monotonic() >= next_tick:
-                    self._inbox.put((Tick(), lambda reply: None))
-                    next_tick = time.monotonic() + TICK_S
-                try:
-                    command, done = self._inbox.get(timeout=max(next_tick - time.monotonic(), 0))
-                except queue.Empty:
-                    continue
-                self._pen_claimed = True  # the next to have it, however many ask
-                with self._pen:
-                    self._pen_claimed = False
-                    stop = self._take(command, done)
-                    self._finish_turn()
-                    self._housekeeping.step(self._broker, self._now_us())
-                    if stop:
-                        self._housekeeping.finish(self._broker)
-                        self._journal.close()
-                        return
+            self._turn(wait_s)
         except BaseException as error:
             self._fail(error)
-            if not isinstance(error, MqError):
-                raise
+            raise
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self.turn(_NEVER)
+        except MqError:
+            pass  # on_failure was told
+
+    def _turn(self, wait_s: float) -> None:
+        now = self._monotonic()
+        if now >= self._next_tick:
+            self._inbox.put((Tick(), _ignore))
+            self._next_tick = now + TICK_S
+        try:
+            command, done = self._inbox.get(timeout=min(self._next_tick - now, wait_s)) if wait_s else self._inbox.get_nowait()
+        except queue.Empty:
+            return
+        self._pen_claimed = True  # the next to have it, however many ask
+        with self._pen:
+            self._pen_claimed = False
+            stop = self._take(command, done)
+            self._finish_turn()
+            self._housekeeping.step(self._broker, self._now_us())
+            if stop:
+                self._housekeeping.finish(self._broker)
+                self._journal.close()
+                self._stopped = True
 
     def _fail(self, error: BaseException) -> None:
         # Nothing that was not synced may be answered, and nothing may be written on top of it: the process ends here.
@@ -255,6 +284,10 @@ class Engine:
             for name in destinations & self._waiters.keys():
                 for event in self._waiters.pop(name):
                     event.set()
+
+
+def _ignore(reply: Any) -> None:
+    """For commands whose reply says nothing."""
 
 
 def _size_bound(command: Any) -> int:

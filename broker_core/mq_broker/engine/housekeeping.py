@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,9 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import SnapshotStore
 from mq_wire.errors import StoreFull
+
+#: Begins a piece of work aside; returns what waits for its end.
+Aside = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: After a snapshot found no room, so long until the next attempt.
 _RETRY_US: Final = 10_000_000
@@ -26,13 +30,20 @@ class SnapshotSettings:
     interval_us: int = 300 * 1_000_000
 
 
+def on_a_thread(work: Callable[[], None]) -> Callable[[], None]:
+    """Begins `work` on a thread of its own; returns what waits for its end."""
+    thread = threading.Thread(target=work, name="mq-snapshot", daemon=True)
+    thread.start()
+    return thread.join
+
+
 @dataclass(slots=True)
 class _Writing:
     """A snapshot on its way to the disk. `error` and `done` are set by the thread that writes."""
 
     keys: set[str]
     dirty: set[tuple[object, ...]]
-    thread: threading.Thread | None = None
+    wait: Callable[[], None] | None = None
     error: BaseException | None = None
     done: bool = False
 
@@ -46,6 +57,7 @@ class Housekeeping:
         segment_bytes: to reckon how much journal has been written.
         settings: when a snapshot is due.
         kept: keys of the parts of the newest snapshot.
+        aside: where snapshots are written: on a thread of their own.
     """
 
     def __init__(
@@ -55,12 +67,14 @@ class Housekeeping:
         segment_bytes: int,
         settings: SnapshotSettings | None = None,
         kept: set[str] | None = None,
+        aside: Aside = on_a_thread,
     ) -> None:
         self._journal, self._store = journal, store
         self._cleaner = Cleaner(journal, segment_bytes)
         self._segment_bytes = segment_bytes
         self._settings = settings or SnapshotSettings()
         self._kept = kept or set()
+        self._aside = aside
         self._covered = store.position()
         self._changed_us: int | None = None
         self._not_before_us = 0
@@ -73,8 +87,8 @@ class Housekeeping:
 
     def wait(self) -> None:
         """Waits for the thread that writes a snapshot; the next step completes it."""
-        if self._writing is not None and self._writing.thread is not None:
-            self._writing.thread.join()
+        if self._writing is not None and self._writing.wait is not None:
+            self._writing.wait()
 
     def step(self, broker: Broker, now_us: int) -> None:
         """Begins a snapshot when one is due, and gives back segments after one is complete. Called when no turn is in hand.
@@ -107,9 +121,8 @@ class Housekeeping:
     def _begin(self, broker: Broker) -> None:
         writing = self._prepare(broker)
         position, parts, unchanged = self._journal.position, *self._parts(broker, writing)
-        writing.thread = threading.Thread(target=self._write, args=(writing, position, parts, unchanged), name="mq-snapshot", daemon=True)
         self._writing = writing
-        writing.thread.start()
+        writing.wait = self._aside(lambda: self._write(writing, position, parts, unchanged))
 
     def _prepare(self, broker: Broker) -> _Writing:
         self._changed_us = None

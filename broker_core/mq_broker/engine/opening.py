@@ -12,7 +12,7 @@ from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.engine.engine import Engine
-from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
+from mq_broker.engine.housekeeping import Aside, Housekeeping, SnapshotSettings, on_a_thread
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.journal import Journal
@@ -59,13 +59,14 @@ def recover(
     *,
     created: bool,
     new_id: Callable[[], bytes] = lambda: os.urandom(16),
+    aside: Aside = on_a_thread,
 ) -> tuple[Broker, Journal, Housekeeping]:
     """Returns core, journal and housekeeping as the disks have them; `created` tells whether there is a journal yet."""
     store = SnapshotStore(snapshot_disk, journal_id)
     if not created:
         journal = Journal.create(journal_disk, journal_settings, journal_id)
         broker = Broker(cluster_id, settings, journal, new_id)
-        return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings)
+        return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, aside=aside)
     loaded = store.load()
     journal, turns = Journal.recover(journal_disk, journal_settings, journal_id, loaded[0] if loaded is not None else None)
     broker = Broker(cluster_id, settings, journal, new_id)
@@ -77,4 +78,4 @@ def recover(
     for turn in turns:
         for header, body, place in turn.entries:
             broker.replay(header, None if body is None else pa.py_buffer(body), place)
-    return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, kept)
+    return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, kept, aside)
