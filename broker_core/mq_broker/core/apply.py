@@ -74,7 +74,6 @@ def _destination_created(state: State, what: store.DestinationCreated, time_us: 
     state.by_name[what.name] = state.by_number[what.destination] = destination
     state.next_destination = what.destination + 1
     state.dirty.add(("broker",))
-    state.dirty.update(("log", what.destination, partition) for partition in range(what.partitions))
 
 
 def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -108,10 +107,3 @@ class Destination:
             if floor < partition.log.next_offset and len(index.bases):
                 times.append(int(index.frames["time_us"][index.between(floor, floor + 1)[0]]))
         return min(times, default=None)
-
-    def segments(self) -> Counter[int]:
-        """Returns how many frames of this destination lie in each journal segment."""
-        counts: Counter[int] = Counter()
-        for partition in self.partitions:
-            counts.update(partition.log.index().frames["segment"].tolist())
-        return counts

@@ -127,6 +127,11 @@ class PartitionLog:
         self._start = self._count = 0
         self._view: FrameIndex | None = None
 
+    @property
+    def frames(self) -> int:
+        """How many frames there are."""
+        return self._count
+
     def append(self, rows: int, columns: int, place: Place, priority: int, producer: str, first_sequence: int, time_us: int) -> int:
         """Adds a frame at the end and returns the base offset that its rows get."""
         base = self.next_offset

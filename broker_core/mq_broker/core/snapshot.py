@@ -1,7 +1,7 @@
 """The state as named parts, and back. Only parts that changed are written again; a part of rows covers 2^20 offsets of a partition.
 
     broker                         destinations, named producers, markers, epochs
-    log/<destination>/<partition>  next offset, duplicate audit
+    log/<destination>/<partition>  next offset, duplicate audit; none where nobody ever sent anything
     rows/<d>/<p>/<chunk>           ready lanes, failed attempts, frame index
     consumers/<destination>        durable consumers and their plans
     staged/<token>                 a staged set
@@ -52,7 +52,7 @@ def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], se
 def tidy(state: State) -> None:
     """Forgets frames and producers that nobody needs any more; the parts they were in are written anew."""
     space.trim(state)
-    for destination in state.by_number.values():
+    for destination in space.touched(state):
         for number, partition in enumerate(destination.partitions):
             if partition.log.compact_producers():
                 state.dirty.add(("log", destination.number, number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,9 +25,15 @@ class Survivors:
     size_bytes: int
 
 
+def touched(state: State) -> list[Destination]:
+    """Returns the destinations of which anything changed since the last snapshot: nobody else's floor can have risen."""
+    numbers = {part[1] for part in state.dirty if part[0] in ("log", "rows", "consumers")}
+    return [destination for number, destination in state.by_number.items() if number in numbers]
+
+
 def trim(state: State) -> None:
-    """Forgets frames below every partition's floor."""
-    for destination in state.by_number.values():
+    """Forgets frames below the floors of every partition that changed."""
+    for destination in touched(state):
         for number, partition in enumerate(destination.partitions):
             if len(partition.log.index().bases):
                 chunks = np.unique(partition.log.trim(destination.floor(number)) >> np.uint64(CHUNK_BITS))
@@ -36,20 +41,18 @@ def trim(state: State) -> None:
                 state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks.tolist())
 
 
-def live_frames(state: State) -> Counter[int]:
-    """Returns how many frames of each segment are still in some index."""
-    counts: Counter[int] = Counter()
-    for destination in state.by_number.values():
-        counts.update(destination.segments())
-    for held in state.staged.values():
-        counts.update(frame.place.segment for frame in held.frames)
-    return counts
+def live_segments(state: State) -> set[int]:
+    """Returns the segments of which any frame is still in some index, or staged."""
+    logs = [partition.log for destination in state.by_number.values() for partition in destination.partitions]
+    columns = [log.index().frames["segment"] for log in logs if log.frames]
+    columns.append(np.array([frame.place.segment for held in state.staged.values() for frame in held.frames], np.uint64))
+    return set(np.unique(np.concatenate(columns)).tolist())
 
 
 def reclaimable(state: State, segments: list[int]) -> list[int]:
     """Returns those of `segments` without frames and without pins."""
     trim(state)
-    live = live_frames(state)
+    live = live_segments(state)
     return [segment for segment in segments if segment not in live and segment not in state.pins]
 
 
