@@ -67,7 +67,7 @@ def name_of(message_id: int) -> str:
 
 def values_of(ids: Ids, priorities: NDArray[np.int64]) -> pa.Array:
     """Returns the values of messages as an Arrow array."""
-    words = _words(ids, priorities)
+    words = words_of(ids, priorities)
     ends = np.arange(0, (len(ids) + 1) * VALUE_BYTES, VALUE_BYTES, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), len(ids), [None, pa.py_buffer(ends), pa.py_buffer(words)])
 
@@ -79,7 +79,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
     assert (np.diff(ends) == VALUE_BYTES).all(), "values of another length than any that was sent"
     content = np.frombuffer(values.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     partitions, offsets, priorities = (batch.column(name).to_numpy() for name in ("partition", "offset", "priority"))
-    return _checked(content, partitions, offsets, priorities)
+    return checked_rows(content, partitions, offsets, priorities)
 
 
 def rows_of_messages(messages: list[Message]) -> Rows:
@@ -88,19 +88,21 @@ def rows_of_messages(messages: list[Message]) -> Rows:
     content = np.frombuffer(b"".join(message.value for message in messages), np.uint8)
     places = [(message.partition, message.offset, message.priority) for message in messages]
     partitions, offsets, priorities = np.array(places, np.int64).reshape(-1, 3).T
-    return _checked(content, partitions, offsets, priorities)
+    return checked_rows(content, partitions, offsets, priorities)
 
 
-def _checked(content: NDArray[np.uint8], partitions: Any, offsets: Any, delivered: Any) -> Rows:
-    words = content.view(np.uint64).reshape(-1, VALUE_WORDS)
-    ids, priorities = words[:, 0].astype(np.int64), words[:, 1].astype(np.int64)
-    damaged = (words != _words(ids, priorities)).any(axis=1) | (delivered != priorities)
+def checked_rows(content: NDArray[np.uint8], partitions: Any, offsets: Any, delivered: Any, words: int = VALUE_WORDS) -> Rows:
+    """Returns the rows whose values, one behind the other, are `content`; `delivered` are the priorities that the broker says."""
+    found = content.view(np.uint64).reshape(-1, words)
+    ids, priorities = found[:, 0].astype(np.int64), found[:, 1].astype(np.int64)
+    damaged = (found != words_of(ids, priorities, words)).any(axis=1) | (delivered != priorities)
     return Rows(ids, partitions.astype(np.int64), offsets.astype(np.int64), priorities, int(damaged.sum()))
 
 
-def _words(ids: Ids, priorities: NDArray[np.int64]) -> NDArray[np.uint64]:
-    words = np.empty((len(ids), VALUE_WORDS), np.uint64)
-    words[:, 0], words[:, 1] = ids, priorities
-    for at in range(2, VALUE_WORDS):
-        words[:, at] = (words[:, at - 1] ^ words[:, 0] ^ np.uint64(at)) * _STIR
-    return words
+def words_of(ids: Ids, priorities: NDArray[np.int64], words: int = VALUE_WORDS) -> NDArray[np.uint64]:
+    """Returns the values of messages, `words` words each: id, priority, and what follows from both."""
+    values = np.empty((len(ids), words), np.uint64)
+    values[:, 0], values[:, 1] = ids, priorities
+    for at in range(2, words):
+        values[:, at] = (values[:, at - 1] ^ values[:, 0] ^ np.uint64(at)) * _STIR
+    return values
