@@ -315,6 +315,7 @@ class StagingSender(Sender):
 
     def _commit(self, request: produce_pb2.CommitStagedRequest, group: int) -> None:
         """An idempotent commit is tried until it is answered; a second time it changes nothing."""
+        self.history.group_committing(group)
         for _ in range(self.rng.randint(1, 2)):
             response = self._connection.call("CommitStaged", request, retry_timeout=PATIENCE_S)
             assert response.rows == request.rows, f"{response.rows} rows committed of {request.rows}"
@@ -324,6 +325,7 @@ class StagingSender(Sender):
 
     def _commit_once(self, request: produce_pb2.CommitStagedRequest, group: int) -> None:
         """A commit without a marker has one attempt; where the answer is missing, all is there or nothing."""
+        self.history.group_committing(group)
         try:
             self._connection.call("CommitStaged", request, retry_timeout=None)
         except BrokerUnavailable:

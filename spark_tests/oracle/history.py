@@ -20,6 +20,8 @@ OFFSET_BITS: Final = 40
 _PARTITION_BITS: Final = 12
 #: Stream of reads that are in no particular order.
 UNORDERED: Final = -1
+#: Delivery count that nobody looked at.
+UNCOUNTED: Final = -1
 
 
 class History:
@@ -31,7 +33,8 @@ class History:
         self._queues: dict[str, int] = {}
         self._tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
         self._groups = 0
-        self._group_outcomes: dict[int, bool] = {}
+        self._group_outcomes: dict[int, tuple[bool, int]] = {}
+        self._commits_asked: dict[int, int] = {}
         self._ranges: dict[tuple[object, ...], tuple[int, list[bytes]]] = {}
         self._replays_differ: list[str] = []
         self._notes: list[str] = []
@@ -51,26 +54,33 @@ class History:
 
     def attempted(self, ids: Ids, group: int = 0) -> None:
         """These are about to be sent; until more is known their outcome is unknown. Again is allowed: a program that starts anew."""
-        self._add("attempted", ids, group)
+        self._add("attempted", ids, group, self.stamp())
 
     def acknowledged(self, ids: Ids, queue: str = "", partitions: Any = -1, offsets: Any = -1) -> None:
         """These are promised, with their places where the promise names them."""
         with self._lock:
             places = self._place(queue, partitions, offsets) if queue else -1
-        self._add("acknowledged", ids, places)
+        self._add("acknowledged", ids, places, self.stamp())
 
     def refused(self, ids: Ids) -> None:
         """These are certain not to be stored: refused, never sent, or discarded."""
         self._add("refused", ids)
 
+    def group_committing(self, group: int) -> None:
+        """The broker is about to be asked to make a set visible: until now nobody may read any of it. Again is allowed."""
+        with self._lock:
+            self._commits_asked.setdefault(group, self.stamp())
+
     def group_ended(self, group: int, *, committed: bool) -> None:
         """A set is certain to be visible as a whole, or never."""
         with self._lock:
-            self._group_outcomes[group] = committed
+            self._group_outcomes[group] = committed, self.stamp()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def read(self, queue: str, rows: Rows, began: int, stream: int = UNORDERED, *, falling: bool = False) -> None:
+    def read(
+        self, queue: str, rows: Rows, began: int, stream: int = UNORDERED, *, falling: bool = False, counts: Any = UNCOUNTED
+    ) -> None:
         """These were handed over.
 
         Args:
@@ -79,11 +89,12 @@ class History:
             began: a stamp from before the broker was asked.
             stream: number of a reading in which, per partition and priority, offsets only grow; from `new_stream`.
             falling: the queue is quiet, so in this stream the priority never rises either.
+            counts: delivery counts, one for each row or one for all. They never fall.
         """
         with self._lock:
             self.damaged += rows.damaged
             places = self._place(queue, rows.partitions, rows.offsets)
-        self._add("read", rows.ids, places, rows.priorities, began, stream, falling)
+        self._add("read", rows.ids, places, rows.priorities, began, stream, falling, counts, self.stamp())
 
     def new_stream(self) -> int:
         return self.stamp()
@@ -117,9 +128,15 @@ class History:
         columns = zip(*chunks, strict=True) if chunks else ([np.empty(0, np.int64)] for _ in _COLUMNS[name])
         return {column: np.concatenate(parts) for column, parts in zip(_COLUMNS[name], columns, strict=True)}
 
-    def outcomes(self) -> dict[int, bool]:
+    def outcomes(self) -> dict[int, tuple[bool, int]]:
+        """Sets whose end is certain: whether they were committed, and when that was learnt."""
         with self._lock:
             return dict(self._group_outcomes)
+
+    def commits_asked(self) -> dict[int, int]:
+        """When the commit of a set was asked for first. Empty where clients do not say."""
+        with self._lock:
+            return dict(self._commits_asked)
 
     def findings(self) -> tuple[list[str], list[str]]:
         """Ranges whose replays differ, and notes."""
@@ -144,10 +161,10 @@ class History:
 
 
 _COLUMNS: Final = {
-    "attempted": ("id", "group"),
-    "acknowledged": ("id", "place"),
+    "attempted": ("id", "group", "stamp"),
+    "acknowledged": ("id", "place", "stamp"),
     "refused": ("id",),
-    "read": ("id", "place", "priority", "began", "stream", "falling"),
+    "read": ("id", "place", "priority", "began", "stream", "falling", "count", "stamp"),
     "confirmed": ("place", "stamp"),
     "range_read": ("id", "range"),
 }

@@ -8,15 +8,21 @@ The counts are those of Jepsen's total-queue checker with the analyses of its Ka
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 import numpy as np
 
-from spark_tests.oracle.history import OFFSET_BITS, UNORDERED, History, Longs
+from spark_tests.oracle.history import OFFSET_BITS, UNCOUNTED, UNORDERED, History, Longs
 from spark_tests.oracle.marked import Ids, name_of, producers_of
 
 _EXAMPLES: Final = 5
+_COUNTS: Final = ("attempted", "acknowledged", "ok", "recovered", "unknown", "reads")
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,39 @@ class Report:
     wrong: dict[str, int]
     examples: dict[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def duplicated(self) -> int:
+        """Messages that are there twice, or came again after their acknowledgement was confirmed."""
+        return self._sum("duplicated: stored at two places", "came again after its acknowledgement was confirmed", "in two ranges")
+
+    @property
+    def unexpected(self) -> int:
+        """Messages that were read and never sent, or are certain not to be stored."""
+        return self._sum("unexpected", "read although refused or discarded", "read before its commit")
+
+    @property
+    def out_of_order(self) -> int:
+        """Messages out of order in the log, when read, by priority or in time."""
+        late = "stored before what was promised before it was sent"
+        return self._sum("out of order in the log", "out of order when read", "urgent ones read late", late)
+
+    def _sum(self, *kinds: str) -> int:
+        return sum(self.wrong.get(kind, 0) for kind in kinds)
+
+    @classmethod
+    def total(cls, reports: Iterable[Report]) -> Report:
+        """Returns many runs' counts as one."""
+        every = list(reports)
+        wrong: Counter[str] = Counter()
+        examples: dict[str, list[str]] = {}
+        for report in every:
+            wrong.update(report.wrong)
+            for kind, cases in report.examples.items():
+                examples[kind] = (examples.get(kind, []) + cases)[:_EXAMPLES]
+        counts = {name: sum(getattr(report, name) for report in every) for name in _COUNTS}
+        prefix, middle, postfix = (sum(report.lost[third] for report in every) for third in range(3))
+        return cls(**counts, lost=(prefix, middle, postfix), wrong=dict(wrong), examples=examples)
+
     def __str__(self) -> str:
         counts = f"attempted {self.attempted}  acknowledged {self.acknowledged}  ok {self.ok}  recovered {self.recovered}"
         lost = "/".join(map(str, self.lost))
@@ -63,14 +102,19 @@ class _Judge:
         self._history = history
         self._attempts, self._receipts = history.table("attempted"), history.table("acknowledged")
         self._reads, self._confirms = history.table("read"), history.table("confirmed")
-        self._outcomes = history.outcomes()
-        committed = [group for group, is_committed in self._outcomes.items() if is_committed]
-        dropped = [group for group, is_committed in self._outcomes.items() if not is_committed]
+        outcomes = history.outcomes()
+        committed = [group for group, (is_committed, _) in outcomes.items() if is_committed]
+        dropped = [group for group, (is_committed, _) in outcomes.items() if not is_committed]
         ids, groups = self._attempts["id"], self._attempts["group"]
         self._attempted = np.unique(ids)
         self._acknowledged = np.union1d(self._receipts["id"], ids[np.isin(groups, committed)])
         self._refused = np.setdiff1d(np.union1d(history.table("refused")["id"], ids[np.isin(groups, dropped)]), self._acknowledged)
         self._read = np.unique(self._reads["id"])
+        self._placed = self._single_places()
+        promised = np.isin(groups, committed)
+        learnt = np.array([outcomes[group][1] for group in groups[promised].tolist()], np.int64)
+        self._promised_ids = np.concatenate([self._receipts["id"], ids[promised]])
+        self._promised_stamps = np.concatenate([self._receipts["stamp"], learnt])
         self._wrong: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
@@ -82,9 +126,12 @@ class _Judge:
         self._blame("read although refused or discarded", np.intersect1d(self._read, self._refused))
         self._judge_places()
         self._judge_order_in_the_log()
+        self._judge_real_time()
         self._judge_order_of_streams()
+        self._judge_counts()
         self._judge_ends()
         self._judge_groups()
+        self._judge_commits()
         self._judge_ranges()
         if self._history.damaged:
             self._wrong["damaged content"] = self._history.damaged
@@ -100,6 +147,15 @@ class _Judge:
             examples=self._examples,
         )
 
+    def _single_places(self) -> tuple[Ids, Longs]:
+        """Returns the messages whose place is known, and the place. Those with two and those that share one are blamed elsewhere."""
+        placed = self._receipts["place"] >= 0
+        ids = np.concatenate([self._reads["id"], self._receipts["id"][placed]])
+        places = np.concatenate([self._reads["place"], self._receipts["place"][placed]])
+        ids, places = _distinct(ids, places)
+        single = ~(np.isin(ids, _repeated(ids)) | np.isin(places, _repeated(np.sort(places))))
+        return ids[single], places[single]
+
     def _judge_places(self) -> None:
         """One message has one place, one place one message, and promises name the place where it is read."""
         id_, place = _distinct(self._reads["id"], self._reads["place"])
@@ -112,17 +168,37 @@ class _Judge:
 
     def _judge_order_in_the_log(self) -> None:
         """What one producer sent has offsets in the order in which it was sent, within each partition."""
-        placed = self._receipts["place"] >= 0
-        ids = np.concatenate([self._reads["id"], self._receipts["id"][placed]])
-        places = np.concatenate([self._reads["place"], self._receipts["place"][placed]])
-        ids, places = _distinct(ids, places)
-        single = ~np.isin(ids, _repeated(ids))  # the others are blamed already
-        ids, places = ids[single], places[single]
+        ids, places = self._placed
         log, producer = places >> OFFSET_BITS, producers_of(ids)
         order = np.lexsort((places, ids, producer, log))
         ids, places, log, producer = (column[order] for column in (ids, places, log, producer))
         same = (log[1:] == log[:-1]) & (producer[1:] == producer[:-1]) & (ids[1:] > ids[:-1])
         self._blame("out of order in the log", ids[1:][same & (places[1:] < places[:-1])])
+
+    def _judge_real_time(self) -> None:
+        """What was promised before another was first attempted stands before it in their log, whoever sent them."""
+        ids, places = self._placed
+        order = np.argsort(places)
+        ids, places = ids[order], places[order]
+        attempted = _first_stamps(self._attempts["id"], self._attempts["stamp"], ids, missing=0)
+        promised = _first_stamps(self._promised_ids, self._promised_stamps, ids, missing=_NEVER)
+        # The earliest promise behind each place, within its log.
+        log = places >> OFFSET_BITS
+        overtook = [np.empty(0, np.int64)]
+        for start, stop in _runs(log):
+            earliest = np.minimum.accumulate(promised[start:stop][::-1])[::-1]
+            overtook.append(ids[start : stop - 1][earliest[1:] < attempted[start : stop - 1]])
+        self._blame("stored before what was promised before it was sent", np.concatenate(overtook))
+
+    def _judge_counts(self) -> None:
+        """A row's delivery count never falls."""
+        counted = self._reads["count"] != UNCOUNTED
+        reads = {name: column[counted] for name, column in self._reads.items()}
+        order = np.lexsort((reads["began"], reads["place"]))
+        ids, places, began, stamps, counts = (reads[name][order] for name in ("id", "place", "began", "stamp", "count"))
+        # Only where one read had ended before the next one began is it known which came first.
+        falls = (places[1:] == places[:-1]) & (counts[1:] < counts[:-1]) & (stamps[:-1] < began[1:])
+        self._blame("delivery counts that fell", np.unique(ids[1:][falls]))
 
     def _judge_order_of_streams(self) -> None:
         """Within a stream, offsets grow per partition and priority; where the queue was quiet, priorities never rise."""
@@ -161,6 +237,22 @@ class _Judge:
         torn = [(int(n), int(c), int(sizes[numbers == n][0])) for n, c in zip(there, counts, strict=True)]
         torn = [each for each in torn if each[1] != each[2]]
         self._blame_all("torn sets", [f"set {number}: {count} of {size} messages" for number, count, size in torn])
+
+    def _judge_commits(self) -> None:
+        """Nothing of a set is read before its commit is asked for; sets lie in all logs as wholes and in one order."""
+        asked = self._history.commits_asked()
+        members = self._attempts["group"] > 0
+        ids, groups = _distinct(self._attempts["id"][members], self._attempts["group"][members])
+        if asked:
+            stamps = np.array([asked.get(group, _NEVER) for group in groups.tolist()], np.int64)
+            found = np.isin(ids, self._read)
+            first = _first_stamps(self._reads["id"], self._reads["stamp"], ids[found], missing=_NEVER)
+            self._blame("read before its commit", ids[found][first < stamps[found]])
+        placed, places = self._placed
+        chosen = np.isin(placed, ids)
+        placed, places = placed[chosen], places[chosen]
+        groups = groups[np.searchsorted(ids, placed)]
+        self._blame_all("commits that are not one after the other", _tangled(groups, places))
 
     def _judge_ranges(self) -> None:
         """A range brings the same rows each time, and no row is in two ranges."""
@@ -207,3 +299,43 @@ def _distinct(first: Longs, second: Longs) -> tuple[Longs, Longs]:
 def _repeated(values: Longs) -> Longs:
     """Returns the values that are in a sorted array more than once."""
     return np.unique(values[1:][values[1:] == values[:-1]])
+
+
+def _first_stamps(ids: Ids, stamps: Longs, wanted: Ids, missing: int) -> Longs:
+    """Returns the earliest stamp of each wanted id."""
+    order = np.lexsort((stamps, ids))
+    known, first = np.unique(ids[order], return_index=True)
+    if not len(known):
+        return np.full(len(wanted), missing, np.int64)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, stamps[order][first][at], missing)
+
+
+def _runs(values: Longs) -> list[tuple[int, int]]:
+    """Returns start and end of each run of equal values."""
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return [(start, stop) for start, stop in itertools.pairwise(edges) if start < stop]
+
+
+def _tangled(groups: Longs, places: Longs) -> list[str]:
+    """Says which sets do not lie as one piece in a log, or in another order in one log than in another."""
+    order = np.argsort(places)
+    groups, places = groups[order], places[order]
+    torn: list[str] = []
+    after: dict[int, set[int]] = {}
+    for log_start, log_stop in _runs(places >> OFFSET_BITS):
+        before, seen = 0, set()
+        for start, stop in _runs(groups[log_start:log_stop]):
+            group = int(groups[log_start + start])
+            if group in seen or int(places[log_start + stop - 1] - places[log_start + start]) + 1 != stop - start:
+                torn.append(f"set {group} has others between its messages")
+            seen.add(group)
+            if before:
+                after.setdefault(group, set()).add(before)
+            before = group
+    if not torn:
+        try:
+            TopologicalSorter(after).prepare()
+        except CycleError as error:
+            torn.append(f"sets {error.args[1]} stand in different orders in different logs")
+    return torn

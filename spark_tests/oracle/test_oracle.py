@@ -11,6 +11,7 @@ import pytest
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
 from spark_tests.oracle.marked import Rows, ids_of, rows_of, values_of
+from spark_tests.oracle.summary import summary
 
 QUEUE = "q"
 
@@ -149,6 +150,48 @@ def committed_and_lost(history: History) -> None:
     history.group_ended(group, committed=True)
 
 
+def stored_before_the_past(history: History) -> None:
+    sent(history, rows([0], producer=2, offsets=[20]))
+    sent(history, rows([0], producer=3, offsets=[15]))
+    history.read(QUEUE, rows([0], producer=2, offsets=[20]), 0)
+    history.read(QUEUE, rows([0], producer=3, offsets=[15]), 0)
+
+
+def fewer_attempts(history: History) -> None:
+    more = rows([10])
+    sent(history, more)
+    history.read(QUEUE, more, history.stamp(), counts=2)
+    history.read(QUEUE, more, history.stamp(), counts=1)
+
+
+def read_before_its_commit(history: History) -> None:
+    group, more = history.group(), rows([10, 11])
+    history.attempted(more.ids, group)
+    history.read(QUEUE, more, history.stamp())
+    history.group_committing(group)
+    history.group_ended(group, committed=True)
+
+
+def committed(history: History, counters: list[int], partition: int, offsets: list[int]) -> None:
+    group, more = history.group(), rows(counters, partition=partition, offsets=offsets)
+    history.attempted(more.ids, group)
+    history.read(QUEUE, more, history.stamp())
+
+
+def others_within_a_commit(history: History) -> None:
+    committed(history, [10, 11], 0, [10, 12])
+    committed(history, [12], 0, [13])
+
+
+def commits_in_different_orders(history: History) -> None:
+    first, second = history.group(), history.group()
+    for producer, group, offsets in ((2, first, [10, 21]), (3, second, [11, 20])):
+        for partition, offset in enumerate(offsets, 1):
+            one = rows([partition], producer, partition, [offset])
+            history.attempted(one.ids, group)
+            history.read(QUEUE, one, history.stamp())
+
+
 def replayed_otherwise(history: History) -> None:
     for count in (5, 4):
         history.read_range(("c", 0, 0, 5), rows(list(range(count))))
@@ -193,6 +236,11 @@ def noted(history: History) -> None:
         (in_two_ranges, {"in two ranges"}),
         (flipped_bit, {"damaged content"}),
         (noted, {"noted on the way"}),
+        (stored_before_the_past, {"stored before what was promised before it was sent"}),
+        (fewer_attempts, {"delivery counts that fell"}),
+        (read_before_its_commit, {"read before its commit"}),
+        (others_within_a_commit, {"commits that are not one after the other"}),
+        (commits_in_different_orders, {"commits that are not one after the other"}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -219,6 +267,19 @@ def test_a_report_names_cases() -> None:
     report: Report = check(history)
     assert report.examples["lost"] == ["1:10"]
     assert report.examples["duplicated: stored at two places"] == ["1:3"]
+
+
+def test_a_summary_has_one_line_per_run_and_tells_what_is_wrong() -> None:
+    history = healthy()
+    lost(history)
+    doubled(history)
+    good, bad = check(healthy()), check(history)
+    lines = summary({"good": good, "bad": bad, "both": Report.total([good, bad])}).splitlines()
+    assert lines[0].split()[:3] == ["run", "attempted", "acknowledged"]
+    assert lines[1].split() == ["good", "10", "10", "10", "0", "0", "0", "0/0/0", "0", "0", "0", "0", "10"]
+    assert lines[2].split() == ["bad", "11", "11", "10", "0", "0", "1", "0/0/1", "1", "0", "0", "0", "11"]
+    assert lines[3].split() == ["both", "21", "21", "20", "0", "0", "1", "0/0/1", "1", "0", "0", "0", "21"]
+    assert any(line.startswith("bad: ") for line in lines)
 
 
 def test_values_carry_their_ids() -> None:
