@@ -19,10 +19,14 @@ class Crash(Exception):
 class _Content:
     """A file's bytes: as programs see them, as the medium holds them, and each sector's versions in between."""
 
-    def __init__(self) -> None:
-        self.live = bytearray()
-        self.durable = b""
+    def __init__(self, durable: bytes = b"") -> None:
+        self.live = bytearray(durable)
+        self.durable = durable
         self.versions: dict[int, list[bytes]] = {}
+
+    def copy(self) -> _Content:
+        """Returns what programs see as another file that is durable."""
+        return _Content(bytes(self.live))
 
     def flush(self, sector_bytes: int) -> None:
         """Brings dirty sectors to the medium, and only those: what counts as clean after a failed sync is never written again."""
@@ -44,8 +48,9 @@ class MemoryDisk:
 
     Attributes:
         hook: called at every step that changes the disk with its name (create, allocate, write, sync, rename, remove, sync_directory), the
-            file's name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *sync* is as mean
-            as Linux: what was written may be on the medium or not, and counts as clean from then on.
+            file's name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *write* leaves
+            some of its first sectors behind, as one that is killed does. A failing *sync* is as mean as Linux: what was written may be on
+            the medium or not, and counts as clean from then on.
         steps: how many steps there were.
         syncs: how many of them were file syncs.
     """
@@ -109,9 +114,12 @@ class MemoryDisk:
         self._durable_names = dict(self._names)
         self._changes.clear()
 
+    def used_bytes(self) -> int:
+        """Returns the size of all files."""
+        return sum(len(content.live) for content in self._names.values())
+
     def free_bytes(self) -> int:
-        used = sum(len(content.live) for content in self._names.values())
-        return (1 << 40) - used if self.capacity_bytes is None else max(0, self.capacity_bytes - used)
+        return max(0, (1 << 40 if self.capacity_bytes is None else self.capacity_bytes) - self.used_bytes())
 
     def crash(self, rng: random.Random) -> MemoryDisk:
         """Returns the disk as a power cut now might leave it.
@@ -131,10 +139,14 @@ class MemoryDisk:
         return survivor
 
     def _copy_after_crash(self, content: _Content, rng: random.Random) -> _Content:
-        copy = _Content()
-        copy.live = bytearray(self._settled(content, rng))
-        copy.durable = bytes(copy.live)
-        return copy
+        return _Content(self._settled(content, rng))
+
+    def copy(self) -> MemoryDisk:
+        """Returns another disk with the same files, all of it durable, without a hook."""
+        other = MemoryDisk(self.sector_bytes, self.capacity_bytes, random.Random(0))
+        other._names = {name: content.copy() for name, content in self._names.items()}
+        other._durable_names = dict(other._names)
+        return other
 
     def reopen(self) -> MemoryDisk:
         """Returns the same disk for another process after this one died: caches and names are as they were, nothing more is durable."""
@@ -152,8 +164,9 @@ class MemoryDisk:
         content.durable = bytes(durable)
 
     def _settled(self, content: _Content, rng: random.Random) -> bytes:
-        """Returns what the medium holds when each unsynced sector landed or not."""
-        size = rng.choice((len(content.durable), len(content.live)))
+        """Returns what the medium holds when each unsynced sector landed or not, and the file grew in part."""
+        grown = sorted((len(content.durable), len(content.live)))
+        size = rng.choice((*grown, rng.randint(*grown)))
         medium = bytearray(content.durable[:size].ljust(size, b"\0"))
         for sector, versions in content.versions.items():
             start = sector * self.sector_bytes
@@ -190,20 +203,31 @@ class MemoryFile:
         self._content = content
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        content, sector_bytes = self._content, self._disk.sector_bytes
+        disk, content = self._disk, self._content
         data = b"".join(buffers)
+        free = disk.free_bytes()
+        if position + len(data) - len(content.live) > free:
+            self._put(data[: disk._random.randint(0, max(0, len(content.live) + free - position))], position)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            disk._step("write", disk._name_of(content))
+        except BaseException:
+            self._put(data[: disk._random.randint(0, -(-len(data) // disk.sector_bytes)) * disk.sector_bytes], position)
+            raise
+        self._put(data, position)
+
+    def _put(self, data: bytes, position: int) -> None:
+        if not data:
+            return
+        content, sector_bytes = self._content, self._disk.sector_bytes
         end = position + len(data)
         growth = end - len(content.live)
         if growth > 0:
-            if growth > self._disk.free_bytes():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             content.live.extend(bytes(growth))
         content.live[position:end] = data
         for sector in range(position // sector_bytes, -(-end // sector_bytes)):
             start = sector * sector_bytes
             content.versions.setdefault(sector, []).append(bytes(content.live[start : start + sector_bytes]))
-        # The step comes last: a crash "at this write" finds it begun, so any part of it may be there.
-        self._disk._step("write", self._disk._name_of(content))
 
     def read_at(self, position: int, size: int) -> bytes:
         return bytes(self._content.live[position : position + size])
