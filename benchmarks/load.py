@@ -31,6 +31,8 @@ QUEUE = "waiting"
 #: What a message takes in the journal, about: value, offset in the record batch, its share of headers.
 STORED_BYTES = data.VALUE_BYTES + 12
 IDLE_SECONDS = 30
+#: So often in the part with many destinations that what snapshots cost the turns shows.
+SNAPSHOT_S = 2
 
 
 def say(text: str) -> None:
@@ -108,8 +110,7 @@ def stats(broker: LocalBroker, queue: str) -> admin_pb2.DestinationStats:
 
 def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
     """Many queues: made, written to, listed, through a snapshot and a restart, while one client is clocked."""
-    # Snapshots come often, so that what they cost the turns shows.
-    with LocalBroker(folder / "destinations", snapshot_interval_s=2, start_timeout=120) as broker, Connection(broker.address) as connection:
+    with LocalBroker(folder / "destinations", snapshot_interval_s=SNAPSHOT_S, start_timeout=120) as broker, Connection(broker.address) as connection:
 
         def create() -> None:
             for number in range(count):
@@ -128,6 +129,7 @@ def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
         yield Figure(f"{count:,} destinations: a durable send, slowest of {len(laps)}", "ms", 1000, at_most=True, rounds=[laps[-1]])
         listed = 1000 * clocked(lambda: connection.call("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="load.")))
         yield Figure(f"{count:,} destinations: listed", "ms", rounds=[listed])
+        time.sleep(4 * SNAPSHOT_S)  # until the last snapshot is written
         yield Figure(f"{count:,} destinations: idle broker", "% of a core", 5, at_most=True, rounds=[idle.busy_percent(broker.pid, 10)])
         yield Figure(f"{count:,} destinations: broker memory", "MiB", 1024, at_most=True, rounds=[anonymous_mib(broker.pid)])
         broker.kill()
