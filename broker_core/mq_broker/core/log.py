@@ -68,6 +68,11 @@ class FrameIndex:
         first = int(np.searchsorted(self.bases, np.uint64(start), side="right")) - 1
         return max(first, 0), int(np.searchsorted(self.bases, np.uint64(stop), side="left"))
 
+    def at(self, base: int) -> np.void | None:
+        """Returns the frame whose base offset is `base`."""
+        found = int(np.searchsorted(self.bases, np.uint64(base)))
+        return self.frames[found] if found < len(self.bases) and int(self.bases[found]) == base else None
+
     def segments(self, start: int, stop: int) -> frozenset[int]:
         """Returns the journal segments that hold rows of [start, stop)."""
         first, last = self.between(start, stop)
@@ -141,19 +146,24 @@ class PartitionLog:
         return base
 
     def _push(self, frame: tuple[int, ...]) -> None:
-        end = self._start + self._count
-        if end == len(self._frames):
-            # Old arrays stay as they are: readers may hold views of them.
-            size = max(16, 2 * self._count)
-            frames, bases = np.zeros(size, FRAME), np.zeros(size, np.uint64)
-            frames[: self._count] = self._frames[self._start : end]
-            bases[: self._count] = self._bases[self._start : end]
-            self._frames, self._bases, self._start = frames, bases, 0
-            end = self._count
+        end = self._make_room(1)
         self._frames[end] = frame
         self._bases[end] = frame[0]
         self._count += 1
         self._view = None
+
+    def _make_room(self, frames: int) -> int:
+        """Returns where so many frames more can be written."""
+        end = self._start + self._count
+        if end + frames > len(self._frames):
+            # Old arrays stay as they are: readers may hold views of them.
+            size = max(16, 2 * (self._count + frames))
+            grown, bases = np.zeros(size, FRAME), np.zeros(size, np.uint64)
+            grown[: self._count] = self._frames[self._start : end]
+            bases[: self._count] = self._bases[self._start : end]
+            self._frames, self._bases, self._start = grown, bases, 0
+            end = self._count
+        return end
 
     def number_of(self, producer: str) -> int:
         """Returns the number under which frames name this producer."""
@@ -209,8 +219,10 @@ class PartitionLog:
 
     def restore(self, frames: np.ndarray, sparse: dict[int, BitMap64]) -> None:
         """Takes frames of a snapshot, in order, before anything is appended."""
-        for frame in frames.tolist():
-            self._push(frame)
+        end = self._make_room(len(frames))
+        self._frames[end : end + len(frames)] = frames
+        self._bases[end : end + len(frames)] = frames["base"]
+        self._count += len(frames)
         self.sparse = {**self.sparse, **sparse}
         self._view = None
 
