@@ -18,11 +18,12 @@ Entries = list[tuple[bytes, bytes | None]]
 
 
 def random_entries(rng: random.Random, count_max: int = 4, body_max: int = 1500) -> Entries:
-    """One turn: few entries, some without body, some with an empty one."""
+    """One turn: few entries, some without body, some with an empty one; some with headers over several sectors, as those of plans are."""
     entries: Entries = []
     for _ in range(rng.randint(1, count_max)):
         body = rng.choice([None, b"", rng.randbytes(rng.randrange(body_max))])
-        entries.append((rng.randbytes(rng.randrange(100)), body))
+        header_max = 2000 if body is None and rng.random() < 0.3 else 100
+        entries.append((rng.randbytes(rng.randrange(header_max)), body))
     return entries
 
 
