@@ -11,6 +11,8 @@ UV := $(BIN)/python -m uv
 COUNT ?= 200
 # How many messages wait for `make load`; 100 million take 12 GB of disk.
 MESSAGES ?= 100000000
+# How long `make soak` lasts.
+MINUTES ?= 60
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -19,7 +21,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark crash bench bench-peers load protos wheel clean
+.PHONY: help setup demo test check unit spark crash bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +79,9 @@ bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, wi
 
 load: setup  ## 100 million messages waiting (MESSAGES=n), 10,000 destinations, 1,000 idle consumers
 	$(BIN)/python -m benchmarks.load --messages $(MESSAGES)
+
+soak: setup  ## MINUTES (60) of steady work by all kinds of clients: memory and disk stay flat, every row is counted
+	MQ_SOAK_MINUTES=$(MINUTES) $(PYTEST) -q -s spark_tests/crash/test_soak.py
 
 protos: setup  ## generates the stubs beside the .proto files anew
 	$(BIN)/python proto/generate.py

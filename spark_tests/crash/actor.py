@@ -17,10 +17,11 @@ PATIENCE_S: Final = 90.0
 
 @dataclass
 class World:
-    """What the clients of one run share."""
+    """What the clients of one run share. They rest for `pause_s` seconds between two steps."""
 
     address: str
     rng: random.Random
+    pause_s: float = 0.0
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -71,7 +72,7 @@ class Actor:
 
     def _run(self) -> None:
         try:
-            while not self.world.stopping.is_set():
+            while not self.world.stopping.wait(self.world.pause_s):
                 self.step()
             self.finish()
         except Exception as error:  # told by `check`, on the thread of the test
