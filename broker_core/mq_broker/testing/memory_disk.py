@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class Crash(Exception):
-    """The power went off, on request of a test. Everything afterwards raises it too."""
+class Crash(BaseException):
+    """The power went off, on request of a test. Everything afterwards raises it too. No program catches that by `except Exception`."""
 
 
 class _Content:

@@ -1,0 +1,248 @@
+"""One computer: two disks, two clocks, and a broker's process that comes and goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import Settings
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.housekeeping import SnapshotSettings
+from mq_broker.engine.opening import recover
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.testing.memory_disk import Crash, MemoryDisk
+from mq_wire.errors import StorageFailed, StoreFull
+from spark_tests.simulation.aside import Aside
+from spark_tests.support.clock import FakeClock
+
+CLUSTER: Final = b"\xcc" * 16
+JOURNAL: Final = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
+
+
+class ProcessDied(Exception):
+    """The broker's process ended in the middle of what it was doing."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How small everything is, so that it happens often."""
+
+    core: Settings
+    journal: JournalSettings
+    snapshots: SnapshotSettings
+
+
+class Machine:
+    """Runs a broker's process, and lets everything go wrong that can go wrong with a machine.
+
+    Attributes:
+        disks: of the journal and of the snapshots.
+        engine: None while no process runs.
+        broker: its core, for those who look.
+        counts: what has happened, by name.
+        on_death: told when the process has ended, however that came.
+    """
+
+    def __init__(self, rng: random.Random, sizes: Sizes, counts: Counter[str]) -> None:
+        self._rng, self._sizes, self.counts = rng, sizes, counts
+        self.clock = FakeClock()
+        self.disks = MemoryDisk(rng=random.Random(rng.random())), MemoryDisk(rng=random.Random(rng.random()))
+        self.engine: Engine | None = None
+        self.broker: Broker | None = None
+        self.journal: Journal | None = None
+        self.on_death: Callable[[], None] = lambda: None
+        self._created = False
+        self._aside: Aside | None = None
+        self._dead = False
+        self._cut = False  # whether death is that of the whole machine
+        self._steps_left = -1  # of the disk, until death
+        self._failing: tuple[str, int] | None = None  # kind of step, and how many of them go well
+        self._has_failed = False  # so the process will notice
+        self._ids = 0
+        self._watch_disks()
+
+    # -- the process -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Starts a process on what the disks hold; returns whether it serves."""
+        assert self.engine is None
+        self._dead = False
+        try:
+            self.broker, self.journal, housekeeping = self._recover(*self.disks)
+        except Crash:
+            self.counts["deaths in recovery"] += 1
+            self._die()
+            return False
+        except (StoreFull, StorageFailed) as error:
+            self._expect(error)
+            self._die()
+            return False
+        self._created = True
+        self.engine = Engine(self.broker, self.journal, housekeeping, self.clock.wall_us, monotonic=self._monotonic)
+        self.counts["starts"] += 1
+        return True
+
+    def _recover(self, journal_disk: MemoryDisk, snapshot_disk: MemoryDisk) -> Any:
+        return recover(
+            journal_disk, snapshot_disk, CLUSTER, JOURNAL, self._sizes.core, self._sizes.journal, self._sizes.snapshots,
+            created=self._created, new_id=self._new_id, aside=self._begin_aside,
+        )  # fmt: skip
+
+    def turn(self) -> None:
+        """One turn of the engine."""
+        assert self.engine is not None
+        self.does(self.engine.turn)
+
+    def stop(self) -> None:
+        """Stops the process in order."""
+        assert self.engine is not None
+        self.does(self.engine.stop)
+        if self.engine is not None:
+            self.counts["clean stops"] += 1
+            self._leave()
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays as it is, in the cache."""
+        self.counts["kills"] += 1
+        self._cut = False
+        self._die()
+
+    def cut(self) -> None:
+        """The power fails: what was not synced may be lost, and torn."""
+        self.counts["power cuts"] += 1
+        self._cut = True
+        self._die()
+
+    def does(self, work: Callable[[], Any]) -> Any:
+        """Lets the process do something; returns None where it died of it.
+
+        Raises:
+            Exception: what no fault accounts for.
+        """
+        try:
+            result = work()
+        except Crash:
+            self._die()
+            return None
+        except StorageFailed as error:
+            self._expect(error)
+            self._die()
+            return None
+        if self._dead:  # on the thread aside
+            self._die()
+            return None
+        return result
+
+    def advance_snapshot(self) -> None:
+        """Lets the snapshot on its way get to its next step of the disk."""
+        aside = self._aside
+        if aside is not None:
+            self.does(aside.advance)
+            if aside.done:
+                self._aside = None
+
+    @property
+    def writes_snapshot(self) -> bool:
+        return self._aside is not None
+
+    # -- faults ----------------------------------------------------------------------------------------------------------
+
+    def die_after(self, steps: int, *, cut: bool) -> None:
+        """The process, or the power, ends in the middle of a step of the disk, so many from now."""
+        self._steps_left, self._cut = steps, cut
+
+    def fail_after(self, kind: str, count: int, *, cut: bool) -> None:
+        """After `count` steps of one kind (such as "sync") the next fails with EIO. What the process dies of then may be a power cut."""
+        self._failing, self._cut = (kind, count), cut
+
+    def fill(self, left: int) -> None:
+        """No more than so many bytes fit on each disk."""
+        for disk in self.disks:
+            disk.capacity_bytes = disk.used_bytes() + left
+
+    @property
+    def is_full(self) -> bool:
+        return self.disks[0].capacity_bytes is not None
+
+    def heal(self) -> None:
+        """Nothing more goes wrong; the disks have room."""
+        self._steps_left, self._failing = -1, None
+        for disk in self.disks:
+            disk.capacity_bytes = None
+
+    def recovered_copy(self) -> Broker:
+        """Returns what another recovery of the same disks comes to. The disks are not changed."""
+        broker, journal, _ = self._recover(*(disk.copy() for disk in self.disks))
+        journal.close()
+        found: Broker = broker
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _die(self) -> None:
+        self._dead = True
+        if self._aside is not None:
+            self._aside.finish()
+        self._steps_left, self._failing, self._has_failed = -1, None, False
+        if self._cut:
+            self.disks = self.disks[0].crash(self._rng), self.disks[1].crash(self._rng)
+        else:
+            self.disks = self.disks[0].reopen(), self.disks[1].reopen()
+        self._watch_disks()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.engine = self.broker = self.journal = self._aside = None
+        self.on_death()
+
+    def _watch_disks(self) -> None:
+        for disk in self.disks:
+            disk.hook = self._on_step
+
+    def _on_step(self, kind: str, name: str, _: int) -> None:
+        if self._aside is not None:
+            self._aside.pause()
+        if self._dead:
+            raise Crash(f"{kind} {name}")
+        if self._steps_left >= 0:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._dead = True
+                self.counts[f"{'power cuts' if self._cut else 'kills'} in a step of the disk"] += 1
+                raise Crash(f"{kind} {name}")
+        if self._failing is not None and self._failing[0] == kind:
+            left = self._failing[1]
+            self._failing = (kind, left - 1) if left else None
+            if not left:
+                self._has_failed = True
+                self.counts[f"failed: {kind}"] += 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        self.counts[kind] += 1
+        if kind in ("rename", "remove"):
+            self.counts[f"{kind} {name[: name.find('-')]}{'.new' if name.endswith('.new') else ''}"] += 1
+
+    def _expect(self, error: Exception) -> None:
+        """Raises what no fault accounts for."""
+        if not (self._has_failed or (isinstance(error, StoreFull) and self.is_full)):
+            raise error
+        self.counts["storage failures"] += 1
+
+    def _begin_aside(self, work: Callable[[], None]) -> Callable[[], None]:
+        self._aside = Aside(work)
+        self.counts["snapshots begun"] += 1
+        return self._aside.finish
+
+    def _monotonic(self) -> float:
+        return self.clock.monotonic_ns() / 1e9
+
+    def _new_id(self) -> bytes:
+        self._ids += 1
+        return self._ids.to_bytes(16, "big")

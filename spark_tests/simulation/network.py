@@ -1,0 +1,397 @@
+"""Connections between clients and the broker's process: slow, broken at any moment, with answers that get lost.
+
+A `Link` is one stream or one call. What a client sends waits in `up` until the schedule lets the broker have it; what the broker sends
+waits in `down` until the client looks. Within a link the order stays; links overtake one another. A link that breaks may have been
+noticed by one side only: what is still in `up` then reaches the broker late, beside the client's next connection.
+
+The broker's ends do what mq_broker.rpc does with the same commands, without its threads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from mq_broker.core.commands import (
+    Acknowledge,
+    AddCredit,
+    CloseRun,
+    CloseSession,
+    HoldRun,
+    OpenSession,
+    Publish,
+    ReleaseView,
+    ResolveFetch,
+    RowsView,
+)
+from mq_broker.engine.engine import Engine
+from mq_wire.errors import BrokerUnavailable, MqError
+from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.v1.subscribe_pb2 import OpenFetch
+from spark_tests.oracle.history import History
+from spark_tests.oracle.marked import Rows
+from spark_tests.simulation.messages import rows_of
+
+_BROKEN: Final = "the connection broke"
+
+
+def ignore(reply: Any) -> None:
+    """For commands whose reply says nothing."""
+
+
+class Link:
+    """One stream or call, with the broker's end of it."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.up: deque[Any] = deque()
+        self.down: deque[Any] = deque()
+        self.is_broken = False  # the client knows
+        self.is_gone = False  # the broker knows
+
+    def send(self, message: Any) -> None:
+        """Puts a message on its way to the broker."""
+        if not self.is_broken:
+            self.up.append(message)
+            self.network.busy[self] = None
+
+    def end(self) -> None:
+        """The client ends it in order: what it sent before still arrives."""
+        if not self.is_broken:
+            self.is_broken = True
+            self.network.busy[self] = None
+            self.drop_down()
+
+    def drop_down(self) -> None:
+        """What was on its way to the client is lost."""
+        self.down.clear()
+
+    # -- the broker's end ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the broker reads what comes next."""
+        return True
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the broker has rows to send."""
+        return False
+
+    def take(self, engine: Engine, message: Any) -> None:
+        raise NotImplementedError
+
+    def send_rows(self, engine: Engine) -> None:
+        """Reads some rows and sends them."""
+
+    def leave(self, engine: Engine) -> None:
+        """The broker notices that the client is gone."""
+
+
+class Call(Link):
+    """One request, one reply. `done` once the client has the reply, or knows that it will get none."""
+
+    def __init__(self, network: Network, command: Any) -> None:
+        super().__init__(network)
+        self.command = command
+        self.reply: Any = None
+        self.done = False
+        self.send(command)
+
+    def take(self, engine: Engine, message: Any) -> None:
+        if not engine.has_arrivals and self.network.rng.random() < 0.5:
+            try:
+                reply = engine.answer(message)
+            except MqError as error:
+                if engine.failed is not None:
+                    raise
+                reply = error
+            self._answered(reply)
+        else:
+            engine.submit(message, self._answered)
+
+    def _answered(self, reply: Any) -> None:
+        self.network.count_reply(self.command, reply)
+        if not self.is_broken:
+            self.reply, self.done = reply, True
+
+
+class PublishLink(Link):
+    """Batches up as (request id, command), answers down in their order as (request id, reply)."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._slots: deque[list[Any]] = deque()
+
+    def take(self, engine: Engine, message: tuple[int, Publish | MqError, Callable[[Any], None]]) -> None:
+        request_id, command, promised = message
+        slot: list[Any] = [request_id, None]
+        self._slots.append(slot)
+
+        def done(reply: Any) -> None:
+            self.network.count_reply(command, reply)
+            promised(reply)
+            slot[1] = reply
+            while self._slots and self._slots[0][1] is not None:
+                answer = self._slots.popleft()
+                if not self.is_broken:
+                    self.down.append(tuple(answer))
+
+        if isinstance(command, MqError):
+            done(command)
+        else:
+            engine.submit(command, done)
+
+
+class _RowsLink(Link):
+    """Whose broker's end sends rows."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.outbox: deque[tuple[RowsView, int]] = deque()
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.outbox)
+
+    def put(self, view: RowsView) -> None:
+        """Called by the engine: rows for this link, from this moment on."""
+        self.outbox.append((view, self.network.history.stamp()))
+        self.network.busy[self] = None
+
+    def send_rows(self, engine: Engine) -> None:
+        view, stamp = self.outbox.popleft()
+        if not self.is_broken:
+            batches = [*engine.read(view, 0, self.network.rng.choice([0, 0, 1, 7]))]
+            rows = rows_of(batches)
+            assert len(rows) == view.selection.rows, f"{len(rows)} rows read of {view.selection.rows}"
+            self.network.counts["rows sent"] += len(rows)
+            self.down.append((view.first_delivery, rows, stamp, [header.delivery_count for header, _ in batches]))
+        engine.submit(ReleaseView(view), ignore)
+
+    def leave(self, engine: Engine) -> None:
+        while self.outbox:
+            engine.submit(ReleaseView(self.outbox.popleft()[0]), ignore)
+
+
+class ConsumeLink(_RowsLink):
+    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows). Down: rows, ("acknowledged", id, reply)."""
+
+    def __init__(self, network: Network, queue: str, opening: OpenConsumer) -> None:
+        super().__init__(network)
+        self.queue = queue
+        self._session = 0
+        self._opening = False
+        self.error: MqError | None = None
+        self.send(opening)
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._opening
+
+    def take(self, engine: Engine, message: Any) -> None:
+        if isinstance(message, OpenConsumer):
+            self._opening = True
+            engine.submit(OpenSession(message, self.put), self._opened)
+        elif message[0] == "credit":
+            engine.submit(AddCredit(self._session, message[1], 1 << 40), ignore)
+        else:
+            _, request_id, partitions, rows = message
+            engine.submit(Acknowledge(self._session, partitions), lambda reply: self._acknowledged(request_id, rows, reply))
+
+    def _opened(self, reply: Any) -> None:
+        self._opening = False
+        self.network.count_reply("open session", reply)
+        if isinstance(reply, MqError):
+            self.error, self.is_broken, self.is_gone = reply, True, True
+        else:
+            self._session = reply.session
+
+    def _acknowledged(self, request_id: int, rows: Rows, reply: Any) -> None:
+        self.network.count_reply("acknowledge", reply)
+        if not isinstance(reply, MqError):
+            # Whether the answer arrives or not: from here on these rows must never come again.
+            self.network.history.confirmed(self.queue, rows)
+            if reply != len(rows):
+                self.network.history.note(f"{reply} rows acknowledged of {len(rows)} in session {self._session}")
+        if not self.is_broken:
+            self.down.append(("acknowledged", request_id, reply))
+
+    def leave(self, engine: Engine) -> None:
+        super().leave(engine)
+        if self._session:
+            engine.submit(CloseSession(self._session), ignore)
+
+
+class RunLink(Link):
+    """The life of a run. `run` is its number once the broker has said it."""
+
+    def __init__(self, network: Network, run: int = 0) -> None:
+        super().__init__(network)
+        self.run = 0
+        self._asked = False
+        self._held = 0
+        self.error: MqError | None = None
+        self.send(HoldRun(run))
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._asked
+
+    def take(self, engine: Engine, message: HoldRun) -> None:
+        self._asked = True
+        if message.run:
+            self.network.holders[message.run] += 1
+        engine.submit(message, lambda reply: self._holds(message.run, reply))
+
+    def _holds(self, asked: int, reply: Any) -> None:
+        self._asked = False
+        self.network.count_reply("hold run", reply)
+        if isinstance(reply, MqError):
+            self.network.holders[asked] -= 1
+            self.error, self.is_broken, self.is_gone = reply, True, True
+            return
+        self._held = reply
+        if not asked:
+            self.network.holders[reply] += 1
+        if not self.is_broken:
+            self.run = reply
+
+    def leave(self, engine: Engine) -> None:
+        if self._held:
+            self.network.holders[self._held] -= 1
+            if not self.network.holders[self._held]:
+                del self.network.holders[self._held]
+                engine.submit(CloseRun(self._held), ignore)
+
+
+class FetchLink(_RowsLink):
+    """Rows of a range or of a browse view. Down: rows, and ("end",) behind the last, or `error`."""
+
+    def __init__(self, network: Network, opening: OpenFetch) -> None:
+        super().__init__(network)
+        self._asked = False
+        self._views_left = -1
+        self.error: MqError | None = None
+        self.send(opening)
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._asked
+
+    def take(self, engine: Engine, message: OpenFetch) -> None:
+        self._asked = True
+        engine.submit(ResolveFetch(message), self._resolved)
+
+    def _resolved(self, reply: Any) -> None:
+        self.network.count_reply("fetch", reply)
+        self._asked = False
+        if isinstance(reply, MqError):
+            self.error, self.is_broken, self.is_gone = reply, True, True
+            return
+        for view in reply:
+            self.put(view)
+        if not self.outbox and not self.is_broken:
+            self.down.append(("end",))
+
+    def send_rows(self, engine: Engine) -> None:
+        super().send_rows(engine)
+        if not self.outbox and not self.is_broken:
+            self.down.append(("end",))
+
+
+class Network:
+    """All links of one broker.
+
+    Attributes:
+        busy: links on which the broker's side has something to do, in the order in which it came.
+        holders: how many links hold each run.
+    """
+
+    def __init__(self, rng: random.Random, history: History, counts: Counter[str]) -> None:
+        self.rng, self.history, self.counts = rng, history, counts
+        self.busy: dict[Link, None] = {}
+        self.links: dict[Link, None] = {}
+        self.holders: Counter[int] = Counter()
+        self.is_up = False
+
+    def opened(self, link: Link) -> Any:
+        """Takes a new link; where no process answers, it is broken at once."""
+        if self.is_up:
+            self.links[link] = None
+        else:
+            self._lose(link)
+            link.is_gone = True
+            self.busy.pop(link, None)
+        return link
+
+    def call(self, command: Any) -> Call:
+        call: Call = self.opened(Call(self, command))
+        return call
+
+    def deliver(self, engine: Engine) -> None:
+        """Lets some of what was sent reach the broker, which sends some of what it has."""
+        chosen = [link for link in self.busy if self.rng.random() < 0.7]
+        self.rng.shuffle(chosen)
+        for link in chosen:
+            self._deliver(engine, link)
+
+    def _deliver(self, engine: Engine, link: Link) -> None:
+        while link.up and link.is_ready and self.rng.random() < 0.8:
+            link.take(engine, link.up.popleft())
+        while link.has_rows and self.rng.random() < 0.8:
+            link.send_rows(engine)
+        if link.is_broken and not link.is_gone and link.is_ready and not link.up:
+            link.is_gone = True
+            link.leave(engine)
+        if link.is_gone or not (link.up or link.has_rows or link.is_broken):
+            self.busy.pop(link, None)
+            if link.is_gone:
+                self.links.pop(link, None)
+
+    def break_link(self, link: Link) -> None:
+        """The connection is lost; what is on its way may still reach the broker, or not."""
+        if link.is_broken:
+            return
+        self.counts["links broken"] += 1
+        kept = self.rng.randint(0, len(link.up))
+        if kept and self.rng.random() < 0.5:
+            self.counts["late requests"] += kept
+        else:
+            kept = 0
+        _cut(link.up, kept)
+        _cut(link.down, self.rng.randint(0, len(link.down)))
+        self._lose(link)
+        self.busy[link] = None
+
+    def break_all(self) -> None:
+        """The process is gone: what it sent before may still arrive, as far as it got."""
+        for link in self.links:
+            if not link.is_broken:
+                _cut(link.down, self.rng.randint(0, len(link.down)))
+                self._lose(link)
+            link.is_gone = True
+        self.links.clear()
+        self.busy.clear()
+        self.holders.clear()
+
+    def _lose(self, link: Link) -> None:
+        link.is_broken = True
+        if isinstance(link, Call):
+            self.counts["answers lost" if link.done else "calls without answer"] += 1
+            link.reply, link.done = BrokerUnavailable(_BROKEN), True
+
+    def close(self, link: Link) -> None:
+        """The client has what it wanted."""
+        self.links.pop(link, None)
+
+    def count_reply(self, command: Any, reply: Any) -> None:
+        what = command if isinstance(command, str) else type(command).__name__
+        self.counts[f"{what}: {type(reply).__name__}" if isinstance(reply, MqError) else what] += 1
+
+
+def _cut(messages: deque[Any], kept: int) -> None:
+    while len(messages) > kept:
+        messages.pop()

@@ -1,0 +1,264 @@
+"""A whole broker with its clients, disks, clocks and network in one schedule, which follows from one number.
+
+An operation is one decision of the schedule: a client goes a step further, the broker takes in what arrived and makes a turn, the
+snapshot on its way comes to its next step of the disk, time passes, or something breaks. Afterwards everything heals, all that is left
+is drained, and the one oracle of all runs judges.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mq_broker.core.commands import Acknowledge, CloseSession, OpenSession, ReleaseView, RowsView, Settings
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.housekeeping import SnapshotSettings
+from mq_broker.journal.settings import JournalSettings
+from mq_wire.v1.admin_pb2 import StatsRequest
+from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
+from spark_tests.core.dumps import check_same, dump_broker
+from spark_tests.oracle.history import History
+from spark_tests.oracle.judge import Report, check
+from spark_tests.simulation.client import Client, World
+from spark_tests.simulation.consumers import Consumer, ranges_of
+from spark_tests.simulation.machine import Machine, Sizes
+from spark_tests.simulation.messages import rows_of
+from spark_tests.simulation.network import Network
+from spark_tests.simulation.producers import Producer
+
+SHARED: Final = "shared"
+#: Operations after which all clients must have come to their end once nothing goes wrong any more.
+_HEALING_MAX: Final = 20_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one simulation.
+
+    Attributes:
+        seed: that repeats it.
+        report: of the oracle.
+        counts: what has happened how often.
+        trace: the operations in order, one line each.
+        failure: what broke it off, where something did.
+    """
+
+    seed: int
+    report: Report
+    counts: Counter[str]
+    trace: list[str] = field(repr=False)
+    failure: BaseException | None = None
+
+    @property
+    def trace_hash(self) -> int:
+        """The same for the same course of events."""
+        return zlib.crc32("\n".join(self.trace).encode())
+
+    @property
+    def is_clean(self) -> bool:
+        return self.failure is None and not self.report.wrong
+
+
+def simulate(seed: int, operations: int = 1000) -> Outcome:
+    """Runs one history and judges it."""
+    simulation = Simulation(seed)
+    failure: BaseException | None = None
+    try:
+        simulation.run(operations)
+    except Exception as error:  # it is the outcome
+        failure = error
+    finally:
+        simulation.end()
+    return Outcome(seed, check(simulation.history), simulation.counts, simulation.trace, failure)
+
+
+class Simulation:
+    """One history."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = rng = random.Random(seed)
+        self.history = History()
+        self.trace: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._machine = Machine(random.Random(rng.random()), _sizes(rng), self.counts)
+        self._machine.on_death = self._on_death
+        self._network = Network(random.Random(rng.random()), self.history, self.counts)
+        priorities = rng.choice([[4], [0, 9], [4, 4, 4, 7], [*range(10)]])
+        self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
+        self._clients: list[Client] = [
+            *(Producer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
+            *(Consumer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
+        ]
+        self._mishaps: list[tuple[int, Callable[[], None]]] = [
+            (4, self._machine.kill), (4, self._machine.cut), (6, self._die_soon), (1, self._stop), (2, self._fail_soon),
+            (3, self._fill), (2, self._jump),
+        ]  # fmt: skip
+        # Each history knows some kinds of trouble only: what is rare elsewhere is frequent there.
+        self._mishaps = rng.sample(self._mishaps, rng.randint(1, len(self._mishaps)))
+        self._mishap_rate = rng.choice([0.002, 0.006, 0.02])
+
+    def run(self, operations: int) -> None:
+        for _ in range(operations):
+            self._operation()
+        self._heal()
+        self._drain(SHARED)
+        self._check_recovery()
+
+    def end(self) -> None:
+        """Leaves no thread behind."""
+        if self._machine.engine is not None:
+            self._machine.kill()
+
+    # -- operations ------------------------------------------------------------------------------------------------------
+
+    def _operation(self) -> None:
+        chance = self._rng.random()
+        if chance < self._mishap_rate and not self._world.is_finishing:
+            self._go_wrong()
+        elif self._machine.engine is None and chance < 0.3:
+            self._start()
+        elif chance < 0.55:
+            self._step_client()
+        elif self._machine.writes_snapshot and chance < 0.7:
+            self._machine.advance_snapshot()
+            self.trace.append("snapshot")
+        elif chance < 0.95:
+            self._serve()
+        elif chance < 0.96 and not self._world.is_finishing:
+            self._break_a_link()
+        else:
+            self._pass_time()
+
+    def _start(self) -> None:
+        self._network.is_up = self._machine.start()
+        self.trace.append(f"start {self._network.is_up}")
+
+    def _step_client(self) -> None:
+        ready = [client for client in self._clients if client.can_step and not client.is_finished]
+        if ready:
+            client = self._rng.choice(ready)
+            client.step()
+            self.trace.append(f"{client.name}")
+
+    def _serve(self) -> None:
+        """What has arrived becomes a turn, and rows leave."""
+        engine = self._machine.engine
+        if engine is not None:
+            self._machine.does(lambda: self._serve_with(engine))
+            turn = self._machine.journal.position.turn if self._machine.journal is not None else -1
+            self.trace.append(f"turn {turn} {sum(disk.steps for disk in self._machine.disks)}")
+
+    def _serve_with(self, engine: Engine) -> None:
+        self._network.deliver(engine)
+        engine.turn()
+
+    def _break_a_link(self) -> None:
+        links = [link for link in self._network.links if not link.is_broken]
+        if links:
+            for link in links if self._rng.random() < 0.1 else [self._rng.choice(links)]:
+                self._network.break_link(link)
+            self.trace.append("break")
+
+    def _pass_time(self) -> None:
+        self._machine.clock.advance(self._rng.choice([0.001, 0.02, 0.5, 2.0]))
+        self._world.now_s = self._machine.clock.monotonic_ns() / 1e9
+
+    # -- mishaps ---------------------------------------------------------------------------------------------------------
+
+    def _go_wrong(self) -> None:
+        weights = [weight for weight, _ in self._mishaps]
+        ((_, mishap),) = self._rng.choices(self._mishaps, weights)
+        if self._machine.engine is None and mishap not in (self._die_soon, self._jump):
+            return
+        self.trace.append(mishap.__name__)
+        mishap()
+
+    def _die_soon(self) -> None:
+        self._machine.die_after(self._rng.choice([0, 1, 2, 5, 12, 40]), cut=self._rng.random() < 0.6)
+
+    def _fail_soon(self) -> None:
+        kind = self._rng.choice(["sync", "sync", "write", "rename"])
+        self._machine.fail_after(kind, self._rng.choice([0, 1, 3, 8]), cut=self._rng.random() < 0.6)
+
+    def _stop(self) -> None:
+        self._machine.stop()
+
+    def _fill(self) -> None:
+        if self._machine.is_full:
+            self._machine.heal()
+        else:
+            self._machine.fill(self._rng.choice([0, 10_000, 40_000]))
+
+    def _jump(self) -> None:
+        self._machine.clock.jump_wall(self._rng.choice([-86_400.0, -5.0, 5.0, 3_600.0, 100_000.0]))
+
+    def _on_death(self) -> None:
+        self._network.is_up = False
+        self._network.break_all()
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Nothing goes wrong any more: all clients come to their end."""
+        self._machine.heal()
+        self._world.is_finishing = True
+        for _ in range(_HEALING_MAX):
+            if all(client.is_finished for client in self._clients) and not self._network.busy and self._machine.engine is not None:
+                return
+            self._operation()
+        waiting = ", ".join(client.name for client in self._clients if not client.is_finished)
+        self.history.note(f"not healed after {_HEALING_MAX} operations without trouble: {waiting or 'the network'}")
+
+    def _drain(self, queue: str) -> None:
+        """Takes all that is left of a quiet queue."""
+        views: list[RowsView] = []
+        opening = OpenConsumer(destination=queue, credit=Credit(rows=1 << 40, bytes=1 << 40), create=True)
+        began, stream = self.history.stamp(), self.history.new_stream()
+        session = self._answer(OpenSession(opening, views.append)).session
+        engine = self._machine.engine
+        assert engine is not None
+        engine.turn()
+        for view in views:
+            rows = rows_of(engine.read(view, 0, 0))
+            self.history.read(queue, rows, began, stream, falling=True)
+            self._answer(Acknowledge(session, ranges_of(rows)))
+            self.history.confirmed(queue, rows)
+            self._answer(ReleaseView(view))
+        self._answer(CloseSession(session))
+        depth = self._answer(StatsRequest(destination=queue)).destination.depth_rows
+        if depth:
+            self.history.note(f"{depth} rows of {queue} are left that nobody was given")
+
+    def _answer(self, command: Any) -> Any:
+        """Asks the broker directly."""
+        engine = self._machine.engine
+        assert engine is not None
+        return engine.answer(command)
+
+    def _check_recovery(self) -> None:
+        """What two starts make of the same disks is the same, and is what was there before a clean stop."""
+        machine = self._machine
+        assert machine.broker is not None
+        expected = dump_broker(machine.broker)
+        check_same(dump_broker(machine.recovered_copy()), expected)
+        machine.stop()
+        check_same(dump_broker(machine.recovered_copy()), expected)
+        self._start()
+        assert machine.broker is not None
+        check_same(dump_broker(machine.broker), expected)
+
+
+def _sizes(rng: random.Random) -> Sizes:
+    segment_bytes = rng.choice([16, 16, 32, 64]) << 10
+    return Sizes(
+        Settings(
+            default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
+            anonymous_producers_max=rng.choice([2, 1000]),
+        ),
+        JournalSettings(segment_bytes=segment_bytes, pool_segments=2, sector_bytes=512, fill_in_background=False, maps_max=3),
+        SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),
+    )  # fmt: skip
