@@ -19,8 +19,9 @@ import pytest
 
 from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.crew import QUEUES, SHARED, clients, finish
+from spark_tests.crash.actor import World
+from spark_tests.crash.crew import SHARED
+from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
 from spark_tests.crash.receivers import drain
 from spark_tests.crash.senders import SingleSender
 from spark_tests.oracle.judge import check

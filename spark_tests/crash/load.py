@@ -1,0 +1,101 @@
+"""A crew at work on one broker that things happen to, from its start to the judgement."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mq_broker import LocalBroker
+from pyspark_mq import Consumer
+from spark_tests.crash.actor import PATIENCE_S, Actor, World
+from spark_tests.crash.crew import QUEUES, clients, finish
+from spark_tests.oracle.judge import Report, check
+from spark_tests.support.waiting import wait_until
+
+
+def eventful_settings(rng: random.Random) -> dict[str, Any]:
+    """Settings of a broker with small segments and frequent snapshots, so that both change under load many times."""
+    return {
+        "segment_bytes": 32 << 20, "snapshot_bytes": rng.choice([1 << 20, 4 << 20]), "snapshot_interval_s": rng.choice([1, 300]),
+        "default_partitions": rng.choice([1, 3, 4]), "run_grace_s": 30,
+    }  # fmt: skip
+
+
+class Load:
+    """One client of every kind on three queues.
+
+    Args:
+        world: what they share.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._senders, self._receivers = clients(world)
+
+    @property
+    def actors(self) -> list[Actor]:
+        return self._senders + self._receivers
+
+    @property
+    def progress(self) -> int:
+        return sum(actor.progress for actor in self.actors)
+
+    def start(self) -> None:
+        for actor in self.actors:
+            actor.start()
+
+    def healthy(self) -> bool:
+        """Raises what ended a client; True otherwise."""
+        for actor in self.actors:
+            actor.check()
+        return True
+
+    def wait_for_progress(self, messages: int) -> None:
+        """Returns when the clients together have come this much further."""
+        target = self.progress + messages
+        wait_until(lambda: self.healthy() and self.progress >= target, PATIENCE_S, "the clients make no progress")
+
+    def wait_for_everybody(self) -> None:
+        """Returns when every client has been confirmed something since now: all have healed."""
+        before = [actor.progress for actor in self.actors]
+        for actor, progress in zip(self.actors, before, strict=True):
+            wait_until(lambda a=actor, p=progress: self.healthy() and a.progress > p, PATIENCE_S, f"{actor.name} does not heal")  # type: ignore[misc]
+
+    def finish(self) -> None:
+        """Lets everybody come to an end, and takes what is left."""
+        finish(self.world, self._senders, self._receivers)
+
+
+def judge(world: World, broker: LocalBroker, title: str) -> Report:
+    """Judges a run that has come to its end, restarts the broker once more, and finds all queues as empty as they were left.
+
+    Raises:
+        AssertionError: anything is wrong, or nothing happened at all.
+    """
+    report = check(world.history)
+    assert not report.wrong, f"{title}: {report}"
+    assert report.ok > 0, title
+    broker.kill()
+    broker.start()
+    for queue in QUEUES:
+        assert world.stats(queue).depth_rows == 0, f"{title}: {queue} has rows again after the last restart"
+        with Consumer(broker.address, queue=queue) as consumer:
+            assert consumer.receive(timeout=0.2) is None
+    return report
+
+
+def linger(seconds: float) -> None:
+    """Lets the clients go on for a moment: what is aimed at is a moment in time, not a condition."""
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= until, seconds + 10)
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    """Returns settings in one line, for reports."""
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+#: Moments between a little and a lot of work, in confirmed messages.
+STRETCHES: Final = (0, 1, 1000, 20_000)
