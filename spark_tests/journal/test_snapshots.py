@@ -148,12 +148,36 @@ def test_no_whole_snapshot_is_damage_and_no_new_beginning() -> None:
     store = SnapshotStore(disk, UUID_1)
     store.write(at(1), [("a", b"1")])
     store.write(at(2), [("b", b"1")], keep=["a"])
-    disk.flip("pack-0000000001.mqk", 130)
-    with pytest.raises(JournalDamaged, match=r"pack-0000000001\.mqk, position 128: part 'a' of snapshot 2"):
+    broken = ("pack-0000000001.mqk", "manifest-0000000002.mqm")
+    for name in broken:
+        disk.flip(name, 130)
+    with pytest.raises(JournalDamaged, match=r"pack-0000000001\.mqk, position 128: part 'a' of snapshot 1"):
         SnapshotStore(disk, UUID_1)
-    disk.flip("pack-0000000001.mqk", 130)
+    for name in broken:
+        disk.flip(name, 130)
     with pytest.raises(JournalDamaged):
         SnapshotStore(disk, UUID(int=3))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_damage_in_one_file_never_spoils_both_snapshots(restarted: bool) -> None:
+    """Whatever stays unchanged for long lies in two packs, and no pack serves both manifests."""
+    disk = MemoryDisk()
+    store = SnapshotStore(disk, UUID_1)
+    store.write(at(1), [("always", b"the same" * 40), ("often", b"1")])
+    for turn in range(2, 9):
+        if restarted:
+            store = SnapshotStore(disk, UUID_1)
+        changed = [("often", b"%d" % turn)] if turn % 3 else []
+        store.write(at(turn), changed, keep=["always"] + ["often"] * (not changed))
+        for name in disk.list_names():
+            for position in range(0, disk.open(name).size(), 7):
+                disk.flip(name, position)
+                found = loaded(SnapshotStore(disk, UUID_1))
+                assert found is not None
+                assert found[0].turn in (turn - 1, turn)
+                assert found[1]["always"] == b"the same" * 40
+                disk.flip(name, position)
 
 
 @pytest.mark.parametrize("step", range(1, 16))

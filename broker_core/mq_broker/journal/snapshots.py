@@ -6,8 +6,9 @@
 Both are written under `<name>.new`, synced and renamed, the pack before the manifest. In these frames the segment is the number of the file
 and turn and generation are those of the snapshot, so a file under another's name does not read.
 
-The two newest manifests are kept; a pack lives while either names it. A pack of which less than half is live is written anew, and so is one
-that is old: a rotten pack would otherwise spoil both manifests some day.
+The two newest manifests are kept, and no pack serves both: what is damaged in one file never spoils both. So an unchanged part lies in
+either's packs, and a snapshot takes over the places of the one before the last where the part has not changed since, else a copy. A pack
+lives while a manifest names it; one of which less than half is live is written anew, and so is one that is old.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class SnapshotStore:
         #: Manifests that did not read, with the reason; they are removed with the next snapshot.
         self.damaged: list[str] = []
         self._last_number = 0
+        #: Keys whose parts are the same in both kept snapshots; after a start that is not known, so all is copied once.
+        self._same: set[str] = set()
         self._find()
 
     def _find(self) -> None:
@@ -133,7 +136,8 @@ class SnapshotStore:
         number = self._last_number + 1
         self._last_number = number
         try:
-            manifest = self._write_pack(number, position, parts, self._kept_parts(keep))
+            kept = self._kept_parts(keep)
+            manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
             self._remove_aside()
@@ -144,6 +148,7 @@ class SnapshotStore:
                 ) from error
             raise StorageFailed(f"snapshot {number} of turn {position.turn} could not be written: {error}: check the disk") from error
         self._kept = [manifest, *self._kept[:1]]
+        self._same = set(kept)
         self.damaged.clear()
         self._sweep()
 
@@ -157,10 +162,12 @@ class SnapshotStore:
     def _write_pack(
         self, number: int, position: JournalPosition, parts: Iterable[tuple[str, bytes]], kept: dict[str, Place]
     ) -> Manifest:
-        """Writes changed parts, and unchanged ones of packs that are mostly dead or old, into a new pack."""
-        worn = self._worn_packs(number, kept)
-        copied = {key: place for key, place in kept.items() if place.segment in worn}
-        places = {key: place for key, place in kept.items() if place.segment not in worn}
+        """Writes changed parts into a new pack, and unchanged ones that only the newest snapshot has, or in packs mostly dead or old."""
+        older = self._kept[1].parts if len(self._kept) > 1 else {}
+        places = {key: older[key] for key in kept if key in self._same and key in older}
+        worn = self._worn_packs(number, places)
+        places = {key: place for key, place in places.items() if place.segment not in worn}
+        copied = {key: place for key, place in kept.items() if key not in places}
         aside = pack_name(number) + ".new"
         file = self._disk.create(aside)
         try:
