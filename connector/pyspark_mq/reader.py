@@ -88,7 +88,7 @@ def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Sc
     from pyspark_mq.connection import Connection
 
     connection = Connection.shared(options.broker)
-    waiting = deque(Fetch(connection, request, options) for request in _requests(partition, wanted.names))
+    waiting = deque(Fetch(connection, request, options) for request in _requests(partition, options, wanted.names))
     running: deque[Fetch] = deque()
     try:
         while waiting or running:
@@ -110,7 +110,7 @@ def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Sc
             fetch.close()
 
 
-def _requests(partition: RangePartition, names: list[str]) -> Iterator[subscribe_pb2.OpenFetch]:
+def _requests(partition: RangePartition, options: BrowseOptions, names: list[str]) -> Iterator[subscribe_pb2.OpenFetch]:
     from mq_wire.v1 import subscribe_pb2
     from pyspark_mq.columns import envelope_mask
 
@@ -123,6 +123,7 @@ def _requests(partition: RangePartition, names: list[str]) -> Iterator[subscribe
         query_id=(context.getLocalProperty(QUERY_ID) if context else None) or "",
         batch_id=int(batch_id) if batch_id else 0,
         spark_run_id=(context.getLocalProperty(RUN_ID) if context else None) or "",
+        accept_data_loss=not options.fail_on_data_loss,
     )
     if partition.who:
         common.who.ParseFromString(partition.who)

@@ -173,7 +173,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _warn_of_loss(self) -> None:
         warnings.warn(
             f"failOnDataLoss=false: queue {self._options.queue!r} no longer keeps some of the rows that the checkpoint asks for: they were "
-            "acknowledged; the query goes on with what is kept",
+            "acknowledged, or their bytes on the broker's disk are damaged; the query goes on with what is kept",
             RuntimeWarning,
             stacklevel=3,
         )

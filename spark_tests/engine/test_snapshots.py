@@ -72,3 +72,23 @@ def test_the_older_snapshot_does_where_the_newest_is_damaged() -> None:
     expected = dump_broker(world.broker)
     world.die(1)
     check_same(dump_broker(world.broker), expected)
+
+
+def test_a_damaged_part_that_was_to_be_copied_is_written_anew_from_the_state() -> None:
+    """A pack that is mostly dead is copied. What of it is damaged must not end the broker, which has it in memory."""
+    world = DiskWorld(Settings(default_partitions=1))
+    for queue in ("q", "r"):
+        world.make_room()
+        world.handle(commands.publish(queue, 0, WHO, 0, [(b"x", 4)] * 3))
+    world.take_snapshot()
+    first = next(name for name in world.snapshot_disk.list_names() if name.startswith("pack-"))
+    for position in range(0, world.snapshot_disk.open(first).size(), 64):
+        world.snapshot_disk.flip(first, position)
+    world.make_room()
+    world.handle(commands.publish("q", 0, WHO, 3, [(b"x", 4)] * 3))
+    world.take_snapshot()
+    publish(world, 6)
+    world.take_snapshot()
+    expected = dump_broker(world.broker)
+    world.die(2)
+    check_same(dump_broker(world.broker), expected)

@@ -14,7 +14,7 @@ from pyspark_mq import Connection
 def queues(options: argparse.Namespace) -> int:
     """Prints one line per queue."""
     listing = _call(options, "ListDestinations", admin_pb2.ListDestinationsRequest(prefix=options.prefix))
-    heads = ("QUEUE", "PARTITIONS", "READY", "ASSIGNED", "STAGED", "DEAD", "ENQUEUED", "DUPLICATES", "CONSUMERS", "OLDEST")
+    heads = ("QUEUE", "PARTITIONS", "READY", "ASSIGNED", "STAGED", "DEAD", "ENQUEUED", "DUPLICATES", "LOST", "CONSUMERS", "OLDEST")
     print_table(
         heads,
         [
@@ -27,6 +27,7 @@ def queues(options: argparse.Namespace) -> int:
                 queue.dead_letters,
                 queue.enqueued_rows,
                 queue.duplicate_rows,
+                queue.quarantined_rows,
                 queue.consumers,
                 age(queue.oldest_age_ms),
             )
@@ -148,5 +149,6 @@ def _queue_pairs(queue: Any) -> list[tuple[str, object]]:
         ("oldest", age(queue.oldest_age_ms)),
         ("enqueued, ever", queue.enqueued_rows),
         ("duplicates, ever", queue.duplicate_rows),
+        ("lost to damaged bytes, ever", queue.quarantined_rows),
         ("consumers", queue.consumers),
     ]

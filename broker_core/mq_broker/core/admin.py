@@ -149,6 +149,7 @@ def destination_stats(state: State, destination: Destination, now_us: int) -> ad
             if frame.entry.destination == destination.number
         ),
         consumers=len(destination.consumers) + len(destination.sessions),
+        quarantined_rows=sum(len(p.quarantined) for p in destination.partitions),
     )
 
 

@@ -283,6 +283,17 @@ def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> 
     _touch(state, what.destination, what.partition, base, left.max() + 1)
 
 
+def _quarantined(state: State, what: store.Quarantined, time_us: int, body: Body | None) -> None:
+    for rows in what.rows:
+        _, partition = _partition(state, what.destination, rows.partition)
+        offsets = BitMap64.deserialize(rows.offsets)
+        partition.quarantined = partition.quarantined | offsets
+        # At recovery the rows that a connected consumer held are still ready.
+        partition.ready.discard(offsets)
+        partition.forget_attempts(offsets)
+        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+
+
 _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "destination_created": _destination_created,
     "destination_deleted": _destination_deleted,
@@ -304,4 +315,5 @@ _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "consumer_ended": _consumer_ended,
     "marker_forgotten": _marker_forgotten,
     "moved": _moved,
+    "quarantined": _quarantined,
 }

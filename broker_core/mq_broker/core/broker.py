@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mq_broker.core import admin, apply, operators, planning, publishing, ranges, sessions, space, staging, views
+from mq_broker.core import admin, apply, operators, planning, publishing, quarantine, ranges, sessions, space, staging, views
 from mq_broker.core import commands as command
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
@@ -32,6 +32,7 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     command.CloseRun: ranges.close_run,
     command.ResolveFetch: ranges.resolve_fetch,
     command.ReleaseView: views.release_view,
+    command.Quarantine: quarantine.quarantine,
     command.Tick: _tick,
     admin_pb2.DescribeDestinationRequest: admin.describe,
     admin_pb2.CreateDestinationRequest: admin.create,

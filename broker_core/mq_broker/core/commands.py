@@ -113,6 +113,18 @@ class ReleaseView:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The bytes of frames that `view` reads are damaged or gone. `bases`: their base offsets.
+
+    Reply: two bitmaps, the offsets that are taken out now, and all of the view that are out. What nobody could get any more, or was
+    moved since, is in neither.
+    """
+
+    view: RowsView
+    bases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: expire staged sets, browse views, runs of silent hosts. Reply: None."""
 

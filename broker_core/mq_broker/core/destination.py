@@ -18,7 +18,7 @@ from mq_broker.core.session import Session
 class Partition:
     """One log and the rows of it that are ready. A row that is neither ready nor held by anybody is acknowledged."""
 
-    __slots__ = ("attempts", "audit", "duplicates", "log", "ready")
+    __slots__ = ("attempts", "audit", "duplicates", "log", "quarantined", "ready")
 
     def __init__(self, anonymous_producers_max: int) -> None:
         self.log = PartitionLog()
@@ -27,10 +27,16 @@ class Partition:
         #: [k] = offsets with more than k failed attempts.
         self.attempts: list[BitMap64] = []
         self.duplicates = 0
+        #: Rows whose bytes are damaged or gone: never ready again, whoever held them.
+        self.quarantined = BitMap64()
 
     def give_back(self, selection: Selection) -> None:
         """Makes rows ready again."""
-        self.ready.add(selection.lanes)
+        self.ready.add(selection.lanes if not self.quarantined else selection.without(self.quarantined).lanes)
+
+    def lost_of(self, selection: Selection) -> BitMap64:
+        """Returns those of the rows whose bytes are damaged or gone."""
+        return selection.offsets() & self.quarantined if self.quarantined else BitMap64()
 
     def charge(self, offsets: BitMap64, times: int = 1) -> None:
         """Counts `times` failed attempts more for each of these rows."""

@@ -7,6 +7,8 @@ from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
+from mq_broker.core.quarantine import check_kept
+from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
 from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, SharedRange, UnknownDestination
@@ -61,6 +63,12 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
     if through < after:
         raise InvalidRequest(f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged")
     plans = [plan for plan in consumer.between(after, through) if not plan.returned]
+    damaged = False
+    for plan in plans:
+        for number, (_, selection) in plan.assignments.items():
+            damaged = damaged or bool(destination.partitions[number].lost_of(selection))
+            if not request.accept_data_loss:
+                check_kept(destination, number, selection)
     fresh = [plan for plan in plans if plan.opened_by_run < request.who.run]
     if fresh:
         failed = [plan.number for plan in fresh if plan.pending and _read_in_vain(ledger.state, plan, request.who.run)]
@@ -73,7 +81,7 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
                 "failed": failed,
             }
         )
-    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost)
+    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost or damaged)
 
 
 def _read_in_vain(state: State, plan: Plan, run: int) -> bool:
@@ -118,7 +126,7 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     Never fenced: within a run the same numbers give the same rows until they are acknowledged, and returned ones nothing.
 
     Raises:
-        DataLost: acknowledged, and no longer kept.
+        DataLost: acknowledged, and no longer kept; or damaged on the disk, unless the caller accepts to read on without.
         OffsetsUnknown: beyond all that was ever assigned.
         SharedRange: another consumer of this queue was read in the same batch of the same query.
     """
@@ -135,8 +143,11 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
         raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
     _check_kept(consumer, opened)
     plans = [plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)]
+    if not opened.accept_data_loss:
+        for plan in plans:
+            check_kept(destination, opened.partition, _asked_of(plan, opened))
     _note_read(ledger, destination, consumer, plans, opened)
-    return [_view(ledger.state, destination, plan, opened) for plan in plans]
+    return [view for plan in plans for view in _views(ledger.state, destination, plan, opened)]
 
 
 def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
@@ -180,17 +191,26 @@ def _note_read(ledger: Ledger, destination: Destination, consumer: Consumer, pla
         )
 
 
-def _view(state: State, destination: Destination, plan: Plan, opened: wire.OpenFetch) -> RowsView:
+def _asked_of(plan: Plan, opened: wire.OpenFetch) -> Selection:
     first, selection = plan.assignments[opened.partition]
-    low = max(opened.first - first, 0)
-    rows = selection.slice(low, opened.last - first)
-    state.totals.delivered += rows.rows
-    return make_view(
-        state,
-        destination,
-        opened.partition,
-        rows,
-        first_delivery=first + low,
-        delivery_count=plan.failed_attempts + 1,
-        attempts=tuple(destination.partitions[opened.partition].attempts),
-    )
+    return selection.slice(max(opened.first - first, 0), opened.last - first)
+
+
+def _views(state: State, destination: Destination, plan: Plan, opened: wire.OpenFetch) -> list[RowsView]:
+    partition = destination.partitions[opened.partition]
+    start = max(plan.assignments[opened.partition][0], opened.first)
+    asked = _asked_of(plan, opened)
+    stretches = asked.stretches(partition.lost_of(asked))
+    state.totals.delivered += sum(rows.rows for _, rows in stretches)
+    return [
+        make_view(
+            state,
+            destination,
+            opened.partition,
+            rows,
+            first_delivery=start + at,
+            delivery_count=plan.failed_attempts + 1,
+            attempts=tuple(partition.attempts),
+        )
+        for at, rows in stretches
+    ]

@@ -37,6 +37,19 @@ class Selection:
             at += size
         return Selection.of(taken)
 
+    def without(self, offsets: BitMap64) -> Selection:
+        """Returns the rows that are not among `offsets`."""
+        return Selection.of((priority, lane - offsets) for priority, lane in self.lanes)
+
+    def stretches(self, left_out: BitMap64) -> list[tuple[int, Selection]]:
+        """Returns what lies between the rows of `left_out`: (place of the first row in this selection, rows), in delivery order."""
+        left = self.without(left_out)
+        if left.rows == self.rows:
+            return [(0, self)]
+        ordered = [np.isin(offsets_array(lane), offsets_array(left_out & lane), assume_unique=True) for _, lane in self.lanes]
+        edges = np.flatnonzero(np.diff(np.concatenate(([True], *ordered, [True]))))
+        return [(start, self.slice(start, stop)) for start, stop in edges.reshape(-1, 2).tolist()]
+
     def offsets(self) -> BitMap64:
         """Returns all offsets as one bitmap, without their order."""
         return BitMap64().union(*(offsets for _, offsets in self.lanes)) if self.lanes else BitMap64()
@@ -62,6 +75,23 @@ def ranges_bitmap(starts: np.ndarray, stops: np.ndarray) -> BitMap64:
     for start, stop in zip(starts[~single].tolist(), stops[~single].tolist(), strict=True):
         bitmap.add_range(start, stop)
     return bitmap
+
+
+def ranges_of(offsets: BitMap64) -> list[tuple[int, int]]:
+    """Returns the runs of consecutive offsets, as (first, last)."""
+    if not offsets:
+        return []
+    array = offsets_array(offsets)
+    breaks = np.flatnonzero(np.diff(array) != 1)
+    return list(zip(array[np.append(0, breaks + 1)].tolist(), array[np.append(breaks, len(array) - 1)].tolist(), strict=True))
+
+
+def shown(offsets: BitMap64, runs_max: int = 8) -> str:
+    """Returns offsets for people: `3, 7-9 and 12 more`."""
+    runs = ranges_of(offsets)
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:runs_max])
+    left = sum(last - first + 1 for first, last in runs[runs_max:])
+    return f"{text} and {left} more" if left else text
 
 
 def offsets_array(offsets: BitMap64) -> np.ndarray:

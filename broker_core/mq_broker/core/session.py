@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core.commands import RowsView
 from mq_broker.core.lanes import Lanes
+from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection
 
 
@@ -56,6 +57,19 @@ class Session:
         lanes.discard(offsets)
         self.held_rows -= before - lanes.rows
         self._forget_delivered()
+
+    def drop(self, partition: int, offsets: BitMap64, index: FrameIndex) -> None:
+        """Lets go of rows that cannot be delivered, as if they had never been on their way: their credit comes back."""
+        if partition not in self.held:
+            return
+        dropped = Selection.of((p, lane & offsets) for p, lane in self.held[partition].selection().lanes)
+        if not dropped.rows:
+            return
+        self.credit_rows += dropped.rows
+        self.credit_bytes += index.bytes_of(dropped)
+        self.delivered = deque((p, rows.without(offsets) if p == partition else rows) for p, rows in self.delivered)
+        self.held[partition].discard(offsets)
+        self.held_rows -= dropped.rows
 
     def _forget_delivered(self) -> None:
         # The head of the record may go once nothing of it is held; it is the only part that can be long done.

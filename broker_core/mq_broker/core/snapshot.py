@@ -49,6 +49,22 @@ def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], se
     return parts, unchanged
 
 
+def mark_all(state: State) -> None:
+    """Marks every part as changed: the next snapshot builds on no other."""
+    state.dirty.add(("broker",))
+    state.dirty.update(("staged", token) for token in state.staged)
+    for destination in state.by_number.values():
+        state.dirty.add(("consumers", destination.number))
+        for number, partition in enumerate(destination.partitions):
+            state.dirty.add(("log", destination.number, number))
+            index = partition.log.index()
+            edges = np.concatenate((index.bases, index.bases + np.maximum(index.frames["span"], 1) - np.uint64(1)))
+            chunks = set((edges >> np.uint64(CHUNK_BITS)).tolist())
+            # Rows without a frame are there only where damage took it.
+            chunks.update(offset >> CHUNK_BITS for _, lane in partition.ready.selection().lanes for offset in (lane.min(), lane.max()))
+            state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks)
+
+
 def tidy(state: State) -> None:
     """Forgets frames and producers that nobody needs any more; the parts they were in are written anew."""
     space.trim(state)
@@ -103,6 +119,8 @@ def _broker_part(state: State) -> store.BrokerPart:
 def _log_part(partition: Partition) -> store.LogPart:
     log = partition.log
     part = store.LogPart(next_offset=log.next_offset, duplicates=partition.duplicates, producers=log.producers)
+    if partition.quarantined:
+        part.quarantined = partition.quarantined.serialize()
     for producer, mark in partition.audit.marks.items():
         ranges = list(zip(*mark.ranges, strict=True)) if mark.ranges else [()] * 5
         part.audits.add(
@@ -248,6 +266,8 @@ def _restore_broker(state: State, part: store.BrokerPart) -> None:
 
 def _restore_log(partition: Partition, part: store.LogPart) -> None:
     partition.duplicates = part.duplicates
+    if part.quarantined:
+        partition.quarantined = BitMap64.deserialize(part.quarantined)
     partition.log.restore_producers(list(part.producers), part.next_offset)
     for audit in part.audits:
         columns = (audit.range_first, audit.range_rows, audit.range_crc, audit.range_base, audit.range_time_us)

@@ -63,13 +63,13 @@ def survivors(state: State, segment: int) -> Iterator[Survivors]:
             index = partition.log.index()
             for at in np.flatnonzero(index.frames["segment"] == segment).tolist():
                 base, span = int(index.bases[at]), int(index.frames["span"][at])
-                left = _live(destination, number, base, base + span)
+                left = live(destination, number, base, base + span)
                 selection = Selection.of([(0, left)])
                 yield Survivors(destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0)
 
 
-def _live(destination: Destination, number: int, low: int, high: int) -> BitMap64:
-    """Returns the offsets of [low, high) that are ready or held by anybody."""
+def live(destination: Destination, number: int, low: int, high: int) -> BitMap64:
+    """Returns the offsets of [low, high) that are ready or held by anybody, and whose bytes are whole as far as we know."""
     window = range_bitmap(low, high)
     left = BitMap64()
     lanes = [destination.partitions[number].ready]
@@ -82,7 +82,7 @@ def _live(destination: Destination, number: int, low: int, high: int) -> BitMap6
         if not plan.returned and number in plan.assignments:
             for _, offsets in plan.assignments[number][1].lanes:
                 left |= offsets & window
-    return left
+    return left - destination.partitions[number].quarantined
 
 
 def holds_staged(state: State, segment: int) -> bool:

@@ -63,6 +63,8 @@ class State:
     totals: Totals = field(default_factory=Totals)
     #: Destinations that may have rows for sessions that wait.
     stirred: set[str] = field(default_factory=set)
+    #: Damaged bytes were found. A snapshot is due: the next start should not have to read them, since then it would be refused.
+    damage_found: bool = False
     #: (kind, ...) keys of snapshot parts that changed since the last snapshot.
     dirty: set[tuple[object, ...]] = field(default_factory=set)
 

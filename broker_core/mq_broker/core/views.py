@@ -8,6 +8,7 @@ from mq_broker.core.commands import ReleaseView, RowsView
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.log import FrameIndex
+from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import BrowseView, State
 from mq_wire.errors import DataLost
@@ -88,7 +89,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     """Returns rows [first, last) of a partition of a browse view.
 
     Raises:
-        DataLost: the view has expired, or the queue is gone.
+        DataLost: the view has expired, the queue is gone, or rows are damaged on the disk and the caller does not accept that.
     """
     state = ledger.state
     view = state.browses.get(opened.browse)
@@ -100,10 +101,15 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
         return []
     frozen, index = view.partitions[opened.partition]
     selection = frozen.slice(opened.first, opened.last)
-    if not selection.rows:
-        return []
-    attempts = tuple(destination.partitions[opened.partition].attempts)
-    return [make_view(state, destination, opened.partition, selection, opened.first, attempts=attempts, index=index)]
+    if not opened.accept_data_loss:
+        check_kept(destination, opened.partition, selection)
+    partition = destination.partitions[opened.partition]
+    attempts = tuple(partition.attempts)
+    return [
+        make_view(state, destination, opened.partition, rows, opened.first + at, attempts=attempts, index=index)
+        for at, rows in selection.stretches(partition.lost_of(selection))
+        if rows.rows
+    ]
 
 
 def expire_browses(ledger: Ledger) -> None:

@@ -9,16 +9,21 @@ from typing import Final
 from mq_broker.core import space
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.broker import Broker
+from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.space import Survivors
 from mq_broker.core.views import make_view, unpin
+from mq_broker.engine.quarantine import say
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
+from mq_wire.errors import DataLost, JournalDamaged, MqError
 from mq_wire.store.v1.store_pb2 import Entry, Moved, Records
 
 #: Moved between two turns at most, so that nobody waits long for the cleaner.
 STEP_BYTES: Final = 2 << 20
 STEP_FRAMES: Final = 200
+#: An entry that names rows of one frame takes no more.
+_QUARANTINED_BYTES: Final = 16 << 10
 #: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives back.
 LIVE_SHARE_MAX: Final = 0.25
 
@@ -70,13 +75,18 @@ class Cleaner:
             return 0  # trimmed or deleted since
         # What is left may have shrunk since the work was laid out; moving a dead row is harmless, losing one is not.
         frame = index.frames[first]
-        if not one.selection.rows:
+        left = one.selection.without(partition.quarantined)
+        if not left.rows:
             partition.log.bury(one.base)
             state.dirty.add(("rows", one.destination.number, one.partition, one.base >> CHUNK_BITS))
             return 0
-        view = make_view(state, one.destination, one.partition, one.selection)
+        broker.ledger.now_us = now_us
+        view = make_view(state, one.destination, one.partition, left)
         try:
             batches = [(header, records) for header, records in self._rows.read(view)]
+        except (JournalDamaged, DataLost) as error:
+            self._set_aside(broker, one, error)
+            return 0
         finally:
             unpin(state, view.pins)
         assert len(batches) == 1, "survivors of one frame fit into one record batch"
@@ -85,16 +95,26 @@ class Cleaner:
         moved = Moved(
             destination=one.destination.number,
             partition=one.partition,
-            offsets=one.selection.lanes[0][1].serialize(),
+            offsets=left.lanes[0][1].serialize(),
             records=Records(rows=header.rows, columns=header.columns, priority_plus_one=uniform + 1 if uniform >= 0 else 1),
             append_time_us=int(frame["time_us"]),
             producer_id=index.producers[int(frame["producer"])],
             sequence_shift=int(frame["shift"]),
         )
-        room = frame_bytes(moved.ByteSize() + 64, records.size)
-        if not self._journal.fits(room):
-            self._journal.commit()
-            self._journal.reserve(room, for_state=True)
-        broker.ledger.now_us = now_us
+        self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
         broker.ledger.record_rows(Entry(time_us=now_us, moved=moved), records, zlib.crc32(records), max(uniform, 0))
         return int(records.size)
+
+    def _make_room(self, size_bytes: int) -> None:
+        if not self._journal.fits(size_bytes):
+            self._journal.commit()
+            self._journal.reserve(size_bytes, for_state=True)
+
+    def _set_aside(self, broker: Broker, one: Survivors, error: MqError) -> None:
+        """Damaged survivors stay behind; the frame goes with the next step, since nothing is left of it."""
+        self._make_room(frame_bytes(_QUARANTINED_BYTES, None))
+        index = one.destination.partitions[one.partition].log.index()
+        taken = quarantine_frames(broker.ledger, one.destination, one.partition, index, [one.base])
+        if taken:
+            say(one.destination.name, one.partition, taken, error)
+        one.destination.partitions[one.partition].log.bury(one.base)

@@ -156,6 +156,10 @@ class Engine:
         """Yields the rows of a pinned view as record batches, on the caller's thread. See `RowReader.read`."""
         return self._rows.read(view, columns, batch_rows_max, start_row)
 
+    def damaged_frames(self, view: RowsView) -> list[int]:
+        """Returns the base offsets of damaged frames of a pinned view, on the caller's thread. See `RowReader.damaged_frames`."""
+        return self._rows.damaged_frames(view)
+
     def wait_for_rows(self, destination: str, timeout: float) -> None:
         """Returns when rows became ready in a destination, at the latest after `timeout` seconds."""
         event = threading.Event()

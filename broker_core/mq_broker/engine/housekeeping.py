@@ -13,7 +13,7 @@ from mq_broker.engine.cleaner import Cleaner
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import SnapshotStore
-from mq_wire.errors import StoreFull
+from mq_wire.errors import JournalDamaged, StoreFull
 
 #: Begins a piece of work aside; returns what waits for its end.
 Aside = Callable[[Callable[[], None]], Callable[[], None]]
@@ -108,7 +108,9 @@ class Housekeeping:
         if self._changed_us is None:
             self._changed_us = now_us
         if now_us >= self._not_before_us and (
-            self._written_bytes() >= self._settings.bytes or now_us - self._changed_us >= self._settings.interval_us
+            self._written_bytes() >= self._settings.bytes
+            or now_us - self._changed_us >= self._settings.interval_us
+            or broker.state.damage_found
         ):
             self._begin(broker)
 
@@ -126,6 +128,7 @@ class Housekeeping:
 
     def _prepare(self, broker: Broker) -> _Writing:
         self._changed_us = None
+        broker.state.damage_found = False
         snapshot.tidy(broker.state)
         return _Writing(set(), set(broker.state.dirty))
 
@@ -147,6 +150,12 @@ class Housekeeping:
             # The journal still has everything; what was to be written is due again.
             broker.state.dirty |= writing.dirty
             self._not_before_us = now_us + _RETRY_US
+            return
+        if isinstance(writing.error, JournalDamaged):
+            # A part that had to be copied is damaged on the disk. The state has it: write everything anew.
+            snapshot.mark_all(broker.state)
+            self._kept = set()
+            broker.state.damage_found = True
             return
         if writing.error is not None:
             raise writing.error
@@ -171,8 +180,10 @@ class Housekeeping:
         self.wait()
         if self._writing is not None:
             self._complete(broker, self._writing, 0)
-        if broker.state.dirty:
+        while broker.state.dirty:
             writing = self._prepare(broker)
             parts, unchanged = self._parts(broker, writing)
             self._write(writing, self._journal.position, parts, unchanged)
             self._complete(broker, writing, 0)
+            if not isinstance(writing.error, JournalDamaged):
+                return

@@ -21,6 +21,7 @@ from mq_broker.core.selection import offsets_array, range_bitmap
 from mq_broker.journal.frames import Place
 from mq_broker.journal.journal import Journal
 from mq_wire import envelope
+from mq_wire.errors import DataLost, JournalDamaged
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.v1.common_pb2 import RowsHeader
 
@@ -99,7 +100,7 @@ class RowReader:
             start_row: begin behind so many rows.
 
         Raises:
-            JournalDamaged: rotten bytes; nothing of them leaves.
+            JournalDamaged, DataLost: rotten bytes, or a segment that is not there; nothing of them leaves. `damaged_frames` says which.
         """
         wanted = (columns or envelope.ALL_COLUMNS) | envelope.VALUE
         limit = min(batch_rows_max or RECORDS_ROWS_MAX, RECORDS_ROWS_MAX)
@@ -108,6 +109,19 @@ class RowReader:
             for header, records in self._batches(view, group, wanted, delivery):
                 delivery += header.rows
                 yield header, records
+
+    def damaged_frames(self, view: RowsView) -> list[int]:
+        """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are not there at all."""
+        index = view.frames
+        found: list[int] = []
+        for _, offsets in view.selection.lanes:
+            first, counts = index.rows_per_frame(offsets)
+            for at in (np.flatnonzero(counts) + first).tolist():
+                try:
+                    self._body(index.frames[at])
+                except (JournalDamaged, DataLost):
+                    found.append(int(index.bases[at]))
+        return sorted(set(found))
 
     def _batches(self, view: RowsView, group: list[Piece], wanted: int, delivery: int) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         frames = view.frames.frames

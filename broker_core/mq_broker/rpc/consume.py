@@ -6,16 +6,18 @@ import functools
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import numpy as np
 
 from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession, ReleaseView, RowsView
+from mq_broker.engine.quarantine import set_aside
 from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_wire import envelope, framing
-from mq_wire.errors import InvalidRequest, MqError, NotAssigned
+from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged, MqError, NotAssigned
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.consume_pb2 import AcknowledgeRows, ConsumeHeader, ConsumeRequest, ConsumeResponse
 
@@ -92,11 +94,21 @@ class ConsumeStream:
                 return
 
     def _delivery(self, view: RowsView, batch_rows_max: int) -> Iterator[bytes]:
+        left = view
         try:
-            for header, records in self._engine.read(view, envelope.ALL_COLUMNS, batch_rows_max):
-                yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
-                if self._gone:
+            while left.selection.rows:
+                sent = 0
+                try:
+                    for header, records in self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max):
+                        yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
+                        if self._gone:
+                            return
+                        sent += header.rows
                     return
+                except (JournalDamaged, DataLost) as error:
+                    # Else the stream would end, the rows go back, and the next one fail alike, for ever.
+                    lost = set_aside(self._engine, left, error)
+                    left = replace(left, selection=left.selection.slice(sent, left.selection.rows).without(lost))
         finally:
             self._engine.submit(ReleaseView(view), ignore)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from mq_broker.core.commands import ReleaseView, ResolveFetch, RowsView
+from mq_broker.engine.quarantine import set_aside
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.consume import ignore
 from mq_broker.rpc.status import abort
 from mq_wire import envelope, framing
-from mq_wire.errors import InvalidRequest
+from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.subscribe_pb2 import FetchRequest, OpenFetch
 
@@ -43,17 +44,28 @@ class FetchStream:
             self._add_credit(first)
             views = list(self._engine.answer(ResolveFetch(first.open)))
             while views:
-                for message in self._batches(views[0], first.open, requests):
-                    yield message
-                    self._streams.check_running()
-                self._engine.submit(ReleaseView(views.pop(0)), ignore)
+                try:
+                    for message in self._batches(views[0], first.open, requests):
+                        yield message
+                        self._streams.check_running()
+                except (JournalDamaged, DataLost) as error:
+                    set_aside(self._engine, views[0], error)
+                    self._release(views)
+                    # Says which rows are lost, or leaves them out where the caller accepts that.
+                    views = list(self._engine.answer(ResolveFetch(first.open)))
+                else:
+                    self._release(views, 1)
         except grpc.RpcError:
             return  # the client is gone
         except Exception as error:  # abort gives each its status
             abort(context, error)
         finally:
-            for view in views:
-                self._engine.submit(ReleaseView(view), ignore)
+            self._release(views)
+
+    def _release(self, views: list[RowsView], count: int | None = None) -> None:
+        for view in views[:count]:
+            self._engine.submit(ReleaseView(view), ignore)
+        del views[:count]
 
     def _batches(self, view: RowsView, wanted: OpenFetch, requests: Iterator[FetchRequest]) -> Iterator[bytes]:
         rows_max = min(wanted.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX)
@@ -68,6 +80,7 @@ class FetchStream:
             self._rows -= header.rows
             self._bytes -= len(message)
             yield message
+            wanted.first = header.first_delivery + header.rows
 
     def _add_credit(self, request: FetchRequest) -> None:
         self._rows += request.credit_rows

@@ -143,7 +143,7 @@ class BrokerStats(_message.Message):
     def __init__(self, turns: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., published_rows: _Optional[int] = ..., delivered_rows: _Optional[int] = ..., acknowledged_rows: _Optional[int] = ..., duplicate_rows: _Optional[int] = ..., destinations: _Optional[int] = ..., sessions: _Optional[int] = ..., runs: _Optional[int] = ..., staged_rows: _Optional[int] = ..., uptime_ms: _Optional[int] = ..., rss_anon_bytes: _Optional[int] = ...) -> None: ...
 
 class DestinationStats(_message.Message):
-    __slots__ = ("name", "destination_id", "partitions", "depth_rows", "ready_rows", "assigned_rows", "ready_bytes", "ready_by_priority", "oldest_age_ms", "duplicate_rows", "enqueued_rows", "dead_letters", "staged_rows", "consumers")
+    __slots__ = ("name", "destination_id", "partitions", "depth_rows", "ready_rows", "assigned_rows", "ready_bytes", "ready_by_priority", "oldest_age_ms", "duplicate_rows", "enqueued_rows", "dead_letters", "staged_rows", "consumers", "quarantined_rows")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,7 @@ class DestinationStats(_message.Message):
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     STAGED_ROWS_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_ROWS_FIELD_NUMBER: _ClassVar[int]
     name: str
     destination_id: bytes
     partitions: int
@@ -172,4 +173,5 @@ class DestinationStats(_message.Message):
     dead_letters: int
     staged_rows: int
     consumers: int
-    def __init__(self, name: _Optional[str] = ..., destination_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., depth_rows: _Optional[int] = ..., ready_rows: _Optional[int] = ..., assigned_rows: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., ready_by_priority: _Optional[_Iterable[int]] = ..., oldest_age_ms: _Optional[int] = ..., duplicate_rows: _Optional[int] = ..., enqueued_rows: _Optional[int] = ..., dead_letters: _Optional[int] = ..., staged_rows: _Optional[int] = ..., consumers: _Optional[int] = ...) -> None: ...
+    quarantined_rows: int
+    def __init__(self, name: _Optional[str] = ..., destination_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., depth_rows: _Optional[int] = ..., ready_rows: _Optional[int] = ..., assigned_rows: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., ready_by_priority: _Optional[_Iterable[int]] = ..., oldest_age_ms: _Optional[int] = ..., duplicate_rows: _Optional[int] = ..., enqueued_rows: _Optional[int] = ..., dead_letters: _Optional[int] = ..., staged_rows: _Optional[int] = ..., consumers: _Optional[int] = ..., quarantined_rows: _Optional[int] = ...) -> None: ...

@@ -168,7 +168,7 @@ class FetchRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenFetch, _Mapping]] = ..., credit_rows: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenFetch(_message.Message):
-    __slots__ = ("who", "browse", "partition", "first", "last", "columns", "batch_rows_max", "query_id", "batch_id", "spark_run_id")
+    __slots__ = ("who", "browse", "partition", "first", "last", "columns", "batch_rows_max", "query_id", "batch_id", "spark_run_id", "accept_data_loss")
     WHO_FIELD_NUMBER: _ClassVar[int]
     BROWSE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class OpenFetch(_message.Message):
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SPARK_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_DATA_LOSS_FIELD_NUMBER: _ClassVar[int]
     who: ConsumerRef
     browse: bytes
     partition: int
@@ -189,7 +190,8 @@ class OpenFetch(_message.Message):
     query_id: str
     batch_id: int
     spark_run_id: str
-    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., browse: _Optional[bytes] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., columns: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., spark_run_id: _Optional[str] = ...) -> None: ...
+    accept_data_loss: bool
+    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., browse: _Optional[bytes] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., columns: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., spark_run_id: _Optional[str] = ..., accept_data_loss: bool = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("header", "records")

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Entry(_message.Message):
-    __slots__ = ("time_us", "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed", "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged", "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved")
+    __slots__ = ("time_us", "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed", "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged", "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved", "quarantined")
     TIME_US_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_CREATED_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_DELETED_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Entry(_message.Message):
     CONSUMER_ENDED_FIELD_NUMBER: _ClassVar[int]
     MARKER_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     time_us: int
     destination_created: DestinationCreated
     destination_deleted: DestinationDeleted
@@ -50,7 +51,8 @@ class Entry(_message.Message):
     consumer_ended: ConsumerEnded
     marker_forgotten: MarkerForgotten
     moved: Moved
-    def __init__(self, time_us: _Optional[int] = ..., destination_created: _Optional[_Union[DestinationCreated, _Mapping]] = ..., destination_deleted: _Optional[_Union[DestinationDeleted, _Mapping]] = ..., producer_opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., staged_committed: _Optional[_Union[StagedCommitted, _Mapping]] = ..., staged_discarded: _Optional[_Union[StagedDiscarded, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., epoch_taken: _Optional[_Union[EpochTaken, _Mapping]] = ..., consumer_minted: _Optional[_Union[ConsumerMinted, _Mapping]] = ..., planned: _Optional[_Union[Planned, _Mapping]] = ..., plans_returned: _Optional[_Union[PlansReturned, _Mapping]] = ..., plans_acknowledged: _Optional[_Union[PlansAcknowledged, _Mapping]] = ..., range_opened: _Optional[_Union[RangeOpened, _Mapping]] = ..., range_read: _Optional[_Union[RangeRead, _Mapping]] = ..., consumer_ended: _Optional[_Union[ConsumerEnded, _Mapping]] = ..., marker_forgotten: _Optional[_Union[MarkerForgotten, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    quarantined: Quarantined
+    def __init__(self, time_us: _Optional[int] = ..., destination_created: _Optional[_Union[DestinationCreated, _Mapping]] = ..., destination_deleted: _Optional[_Union[DestinationDeleted, _Mapping]] = ..., producer_opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., staged_committed: _Optional[_Union[StagedCommitted, _Mapping]] = ..., staged_discarded: _Optional[_Union[StagedDiscarded, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., epoch_taken: _Optional[_Union[EpochTaken, _Mapping]] = ..., consumer_minted: _Optional[_Union[ConsumerMinted, _Mapping]] = ..., planned: _Optional[_Union[Planned, _Mapping]] = ..., plans_returned: _Optional[_Union[PlansReturned, _Mapping]] = ..., plans_acknowledged: _Optional[_Union[PlansAcknowledged, _Mapping]] = ..., range_opened: _Optional[_Union[RangeOpened, _Mapping]] = ..., range_read: _Optional[_Union[RangeRead, _Mapping]] = ..., consumer_ended: _Optional[_Union[ConsumerEnded, _Mapping]] = ..., marker_forgotten: _Optional[_Union[MarkerForgotten, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., quarantined: _Optional[_Union[Quarantined, _Mapping]] = ...) -> None: ...
 
 class DestinationCreated(_message.Message):
     __slots__ = ("destination", "name", "destination_id", "partitions")
@@ -151,20 +153,36 @@ class Staged(_message.Message):
     def __init__(self, token: _Optional[bytes] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., first_sequence: _Optional[int] = ..., records_crc: _Optional[int] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class StagedCommitted(_message.Message):
-    __slots__ = ("tokens", "owner", "target", "version", "run_id", "rows")
+    __slots__ = ("tokens", "owner", "target", "version", "run_id", "rows", "ranges")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
     owner: str
     target: str
     version: int
     run_id: str
     rows: int
-    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[StagedRange]
+    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[StagedRange, _Mapping]]] = ...) -> None: ...
+
+class StagedRange(_message.Message):
+    __slots__ = ("set", "destination", "partition", "base", "rows")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    set: int
+    destination: int
+    partition: int
+    base: int
+    rows: int
+    def __init__(self, set: _Optional[int] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., base: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class StagedDiscarded(_message.Message):
     __slots__ = ("tokens",)
@@ -336,6 +354,14 @@ class Moved(_message.Message):
     sequence_shift: int
     def __init__(self, destination: _Optional[int] = ..., partition: _Optional[int] = ..., offsets: _Optional[bytes] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., append_time_us: _Optional[int] = ..., producer_id: _Optional[str] = ..., sequence_shift: _Optional[int] = ...) -> None: ...
 
+class Quarantined(_message.Message):
+    __slots__ = ("destination", "rows")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    destination: int
+    rows: _containers.RepeatedCompositeFieldContainer[Rows]
+    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
+
 class BrokerPart(_message.Message):
     __slots__ = ("epoch", "next_destination", "destinations", "producers", "markers", "query_epochs", "fenced_batches")
     class QueryEpochsEntry(_message.Message):
@@ -390,16 +416,18 @@ class MarkerPart(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class LogPart(_message.Message):
-    __slots__ = ("next_offset", "duplicates", "producers", "audits")
+    __slots__ = ("next_offset", "duplicates", "producers", "audits", "quarantined")
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     AUDITS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     next_offset: int
     duplicates: int
     producers: _containers.RepeatedScalarFieldContainer[str]
     audits: _containers.RepeatedCompositeFieldContainer[AuditPart]
-    def __init__(self, next_offset: _Optional[int] = ..., duplicates: _Optional[int] = ..., producers: _Optional[_Iterable[str]] = ..., audits: _Optional[_Iterable[_Union[AuditPart, _Mapping]]] = ...) -> None: ...
+    quarantined: bytes
+    def __init__(self, next_offset: _Optional[int] = ..., duplicates: _Optional[int] = ..., producers: _Optional[_Iterable[str]] = ..., audits: _Optional[_Iterable[_Union[AuditPart, _Mapping]]] = ..., quarantined: _Optional[bytes] = ...) -> None: ...
 
 class AuditPart(_message.Message):
     __slots__ = ("producer_id", "epoch", "next_sequence", "rows", "last_offset", "range_first", "range_rows", "range_crc", "range_base", "range_time_us")
