@@ -103,3 +103,28 @@ def test_survivors_move_and_segments_come_back() -> None:
     again = Instance((disks[0].reopen(), disks[1].reopen()), created=True)
     again.open(rows=1000)
     assert again.values() == {o: f"{o // ROWS}-{o % ROWS}".encode().ljust(200) for o in kept}
+
+
+def test_damaged_survivors_stay_behind_and_do_not_end_the_broker() -> None:
+    disks = MemoryDisk(), MemoryDisk()
+    instance = Instance(disks, created=False)
+    session = instance.open(rows=1 << 40)
+    kept = [0, ROWS + 7, 2 * ROWS + 1]
+    for number in range(60):
+        instance.publish(number)
+        array = np.array([o for o in range(number * ROWS, (number + 1) * ROWS) if o not in kept])
+        instance.turn(Acknowledge(session, [(0, array, array + 1)]))
+        instance.turn(*map(ReleaseView, instance.views))
+        instance.views.clear()
+        if number == 2:
+            index = instance.broker.state.by_name["q"].partitions[0].log.index()
+            disks[0].flip("segment-0000000001.mqj", int(index.frames["position"][1]) + 5)
+        instance.housekeep()
+    queue = instance.broker.state.by_name["q"]
+    assert list(queue.partitions[0].quarantined) == [ROWS + 7], "the only row of its frame that somebody could still get"
+    assert int(queue.partitions[0].log.index().frames["segment"].min()) > 1, "the others have left the first segment"
+
+    instance.journal.close()
+    again = Instance((disks[0].reopen(), disks[1].reopen()), created=True)
+    again.open(rows=1000)
+    assert again.values() == {o: f"{o // ROWS}-{o % ROWS}".encode().ljust(200) for o in (0, 2 * ROWS + 1)}
