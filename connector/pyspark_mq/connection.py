@@ -14,7 +14,18 @@ from typing import Any, ClassVar, Final, Protocol, cast
 import grpc
 
 from mq_wire import errors
-from mq_wire.errors import CODE_METADATA_KEY, BrokerUnavailable, Busy, ClientClosed, InternalError, LimitExceeded, MqError, Unsupported
+from mq_wire.errors import (
+    CODE_METADATA_KEY,
+    BrokerUnavailable,
+    Busy,
+    ClientClosed,
+    InternalError,
+    LimitExceeded,
+    MqError,
+    RetryLater,
+    StorageFailed,
+    Unsupported,
+)
 from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION, RPC_BYTES_MAX
 from mq_wire.service import METHODS
 from mq_wire.v1 import admin_pb2
@@ -27,6 +38,9 @@ BACKOFF_LAST_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 30.0
 #: How long `call` goes on trying where the broker cannot be reached.
 RETRY_TIMEOUT_S: Final = 10.0
+
+#: The broker is away, or about to be: after a failed write it ends, and its next start finds out what is on the disk.
+GONE: Final = (BrokerUnavailable, StorageFailed)
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", RPC_BYTES_MAX),
@@ -158,8 +172,8 @@ class Connection:
         Args:
             method: name in `mq.v1.Broker`, such as "Plan".
             timeout: seconds that one attempt may take.
-            retry_timeout: seconds to go on trying while the broker cannot be reached or is busy; None or 0 = one attempt only, for calls
-                that must not be made twice.
+            retry_timeout: seconds to go on trying while the broker cannot be reached, is busy, has a full disk or is about to restart
+                after its storage failed; None or 0 = one attempt only, for calls that must not be made twice.
 
         Raises:
             MqError: the subclass that the broker's error code names; BrokerUnavailable where it cannot be reached.
@@ -171,8 +185,8 @@ class Connection:
             try:
                 self.hello()
                 return self._invoke(method, request, timeout)
-            except (BrokerUnavailable, Busy) as error:
-                if isinstance(error, BrokerUnavailable):
+            except (RetryLater, StorageFailed) as error:
+                if isinstance(error, GONE):
                     self.interrupted(endpoint)
                 if time.monotonic() + pause > deadline:
                     raise

@@ -17,9 +17,9 @@ from typing import Final
 import grpc
 
 from mq_wire import errors, framing
-from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, SessionClosed, StorageFailed
+from mq_wire.errors import ClientClosed, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
+from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
@@ -235,7 +235,7 @@ class Consuming:
             error, opened = self._session_once()
             if self._ended:
                 return
-            if error is not None and not isinstance(error, BrokerUnavailable | Busy | StorageFailed):
+            if error is not None and not isinstance(error, (RetryLater, *GONE)):
                 with self.lock:
                     self.broken = error
                     self.arrived.notify_all()
@@ -287,11 +287,14 @@ class Consuming:
                 while self._buffer_bytes > _BUFFER_BYTES_MAX and len(self.buffered) > 1 and not self.flushing and not self._ended:
                     self.work.wait()
         elif header.HasField("acknowledged"):
+            failure = errors.from_code(header.error.code, header.error.message) if header.HasField("error") else None
+            if isinstance(failure, StorageFailed):
+                return  # on its disk or not: unconfirmed until the stream breaks, which is when the broker ends
             with self.lock:
                 self._unconfirmed.pop(header.acknowledged.request_id, None)
                 self._confirmed_rows += header.acknowledged.rows
-                if header.HasField("error"):
-                    self._fail(errors.from_code(header.error.code, header.error.message))
+                if failure is not None:
+                    self._fail(failure)
                 if self._unreported and self._report_due == _NEVER:
                     self.handed()  # it was held back by max_unacknowledged
                 self.work.notify_all()

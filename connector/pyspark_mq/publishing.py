@@ -15,9 +15,9 @@ from typing import Final, Protocol
 import grpc
 
 from mq_wire import framing
-from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, StorageFailed, WrongBroker
+from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, WrongBroker
 from mq_wire.v1.produce_pb2 import PublishResponse
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
+from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.receipts import Sending
 from pyspark_mq.window import OutgoingBatch, Window
 
@@ -185,7 +185,7 @@ class Publishing:
             error, answers = self._stream_once()
             if error is None:
                 continue
-            if not isinstance(error, BrokerUnavailable | Busy | StorageFailed):
+            if not isinstance(error, (Busy, *GONE)):
                 with self.lock:
                     if not self._ended:
                         self._break(error)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, MqError, RetryLater
+from mq_wire.errors import DataLost, InvalidOption, MqError, RetryLater, StorageFailed
 from pyspark_mq.address import Address
 from pyspark_mq.options import BrowseOptions
 
@@ -185,6 +185,7 @@ class Fetch:
             self._stream = None
 
     def __iter__(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
+        from pyspark_mq.connection import GONE
         from pyspark_mq.run import backoffs
 
         pauses = backoffs()
@@ -196,11 +197,11 @@ class Fetch:
                     yield header, records
                     pauses, deadline = backoffs(), time.monotonic() + FETCH_RETRY_S
                 return
-            except RetryLater as error:
+            except (RetryLater, StorageFailed) as error:
                 self.close()
                 if time.monotonic() > deadline:
                     raise
-                if isinstance(error, BrokerUnavailable):
+                if isinstance(error, GONE):
                     self._connection.interrupted(endpoint)
             time.sleep(next(pauses))
             self.start()

@@ -10,7 +10,7 @@ import grpc
 
 from mq_wire.errors import BrokerUnavailable, MqError, RetryLater
 from mq_wire.v1 import subscribe_pb2
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, Connection, Stream
+from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 
 #: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that fails needs a person.
 SOURCE_RETRY_S: Final = 60.0
@@ -81,7 +81,7 @@ class Run:
                 error = self._connection.error_of(failed, "HoldRun")
                 if self._closed.is_set():
                     return
-                if not isinstance(error, RetryLater):
+                if not isinstance(error, (RetryLater, *GONE)):
                     self._error = error
                     self._held.set()
                     return
