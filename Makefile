@@ -7,7 +7,7 @@ VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
-# How often `make crash` kills the broker.
+# How often `make crash`, `power`, `faults` and `network` do what they do.
 COUNT ?= 200
 # How many messages wait for `make load`; 100 million take 12 GB of disk.
 MESSAGES ?= 100000000
@@ -21,7 +21,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark crash bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit spark crash power faults network bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,15 @@ spark: setup  ## the tests that run Spark
 
 crash: setup  ## kills a real broker under load COUNT times (200) and counts what is left
 	MQ_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash
+
+power: setup  ## cuts the power of a real broker's disk COUNT times under load (needs root, ext4 and loop devices)
+	MQ_POWER_ROUNDS=$(COUNT) $(PYTEST) -q -s -m power
+
+faults: setup  ## fails, kills or stops a real broker in COUNT system calls under load; full disks; processes that stop (needs strace, root)
+	MQ_FAULT_ROUNDS=$(COUNT) $(PYTEST) -q -s -m faults
+
+network: setup  ## cuts, delays and half-opens connections COUNT times under load, and drops answers after the commit
+	MQ_NETWORK_ROUNDS=$(COUNT) $(PYTEST) -q -s -m network
 
 bench: setup  ## all speed figures, as a table; about ten minutes
 	$(BIN)/python -m benchmarks.bench

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mq_broker import LocalBroker
+from mq_wire.errors import BrokerUnavailable
 from pyspark_mq import Consumer
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.crash.crew import QUEUES, clients, finish
@@ -84,6 +89,24 @@ def judge(world: World, broker: LocalBroker, title: str) -> Report:
         with Consumer(broker.address, queue=queue) as consumer:
             assert consumer.receive(timeout=0.2) is None
     return report
+
+
+def start_and_break_off(broker: LocalBroker, after_s: float, fault: Callable[[], None]) -> None:
+    """Lets something happen to a broker while it starts and recovers, then kills it, if it has not ended."""
+
+    def start() -> None:
+        with contextlib.suppress(BrokerUnavailable):  # what this is for
+            broker.start()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_until(lambda: broker.running or not thread.is_alive(), 60)
+    linger(after_s)
+    fault()
+    with contextlib.suppress(BrokerUnavailable):  # the start has noticed a failure of its own
+        os.kill(broker.pid, signal.SIGKILL)
+    thread.join()
+    broker.kill()
 
 
 def linger(seconds: float) -> None:

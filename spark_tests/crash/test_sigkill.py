@@ -5,28 +5,23 @@ MQ_CRASH_ROUNDS says how often (20); the printed seed repeats the choices, thoug
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import random
 import shutil
-import signal
 import sys
-import threading
 from typing import Final
 
 import pytest
 
 from mq_broker import LocalBroker
-from mq_wire.errors import BrokerUnavailable
 from spark_tests.crash.actor import World
 from spark_tests.crash.crew import SHARED
-from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
+from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown, start_and_break_off
 from spark_tests.crash.receivers import drain
 from spark_tests.crash.senders import SingleSender
 from spark_tests.oracle.judge import check
 from spark_tests.support.seeds import seeded, session_seed
-from spark_tests.support.waiting import wait_until
 
 ROUNDS: Final = int(os.environ.get("MQ_CRASH_ROUNDS", "20"))
 #: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
@@ -48,7 +43,8 @@ class Chaos:
     def start(self) -> None:
         """Starts it; now and then a first start is killed while it recovers."""
         if self._rng.random() < 0.2:
-            self._kill_in_recovery()
+            # What a start takes differs between machines; most of it is the imports of Python.
+            start_and_break_off(self._broker, self._rng.uniform(0.2, 1.2), lambda: None)
         self._broker.start()
 
     def sometimes_stop_in_order(self) -> None:
@@ -57,23 +53,6 @@ class Chaos:
             self._load.wait_for_everybody()
             assert self._broker.stop() == 0, self._broker.stderr()
             self._broker.start()
-
-    def _kill_in_recovery(self) -> None:
-        def start() -> None:
-            try:
-                self._broker.start()
-            except BrokerUnavailable:
-                return  # what this is for
-
-        thread = threading.Thread(target=start)
-        thread.start()
-        wait_until(lambda: self._broker.running or not thread.is_alive(), 60)
-        # What a start takes differs between machines; most of it is the imports of Python.
-        linger(self._rng.uniform(0.2, 1.2))
-        with contextlib.suppress(BrokerUnavailable):  # the start has noticed a failure of its own
-            os.kill(self._broker.pid, signal.SIGKILL)
-        thread.join()
-        self._broker.kill()
 
 
 @pytest.mark.crash
