@@ -12,7 +12,11 @@ RECORDS_ROWS_MAX: Final = 1 << 17
 HEADER_BYTES_MAX: Final = 4 << 20
 #: gRPC's own limit, set on both sides.
 RPC_BYTES_MAX: Final = RECORDS_BYTES_MAX + HEADER_BYTES_MAX + (64 << 10)
+#: One request without records or long lists; a boundary of PARTITIONS_MAX partitions takes 20 KiB.
+REQUEST_BYTES_MAX: Final = 1 << 20
 NAME_BYTES_MAX: Final = 255
+#: Ids of queries, runs and transactions, which others choose.
+ID_BYTES_MAX: Final = 512
 PARTITIONS_MAX: Final = 1024
 PRIORITIES: Final = 10
 PRIORITY_DEFAULT: Final = 4

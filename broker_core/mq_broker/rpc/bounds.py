@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
 
 from mq_wire.errors import BrokerUnavailable, Busy
 
@@ -32,6 +35,13 @@ class Budget:
                 self._used += amount
             return not self._closed
 
+    def try_take(self, amount: int) -> bool:
+        """Takes `amount` where there is as much; returns whether."""
+        with self._changed:
+            fits = not self._closed and (not self._used or self._used + amount <= self._limit)
+            self._used += amount * fits
+            return fits
+
     def give(self, amount: int) -> None:
         """Gives `amount` back."""
         with self._changed:
@@ -49,6 +59,34 @@ class Budget:
 def stopping() -> BrokerUnavailable:
     """Returns the error for calls that end because the broker does."""
     return BrokerUnavailable("the broker is stopping: connect again when it is back")
+
+
+class FirstRequests:
+    """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more: the oldest must go."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._silent: dict[grpc.ServicerContext, None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        """Returns the first request of a call; None where its client ended it without.
+
+        Raises:
+            grpc.RpcError: the client is gone, or was silent for longer than all the others.
+        """
+        with self._lock:
+            self._silent[context] = None
+            oldest = next(iter(self._silent)) if len(self._silent) > self._limit else None
+            if oldest is not None:
+                del self._silent[oldest]
+        if oldest is not None:
+            oldest.cancel()
+        try:
+            return next(requests, None)
+        finally:
+            with self._lock:
+                self._silent.pop(context, None)
 
 
 class LiveStreams:

@@ -13,6 +13,7 @@ import grpc
 from mq_broker.core.commands import CloseRun, HoldRun
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort
+from mq_wire.errors import InvalidRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, RunEvent
 
 if TYPE_CHECKING:
@@ -32,10 +33,15 @@ class RunStreams:
         self._holders: Counter[int] = Counter()
         self._lock = threading.Lock()
 
-    def hold(self, request: HoldRunRequest, context: grpc.ServicerContext) -> Iterator[RunEvent]:
+    def hold(self, requests: Iterator[HoldRunRequest], context: grpc.ServicerContext) -> Iterator[RunEvent]:
         """Yields the run's number, then holds it until the client goes or the broker stops."""
         try:
+            request = next(requests, None)
+            if request is None:
+                raise InvalidRequest("a call of HoldRun without a request: send one")
             run = self._enter(request.run)
+        except grpc.RpcError:
+            return  # the client left before it said what it wants
         except Exception as error:  # abort gives each its status
             abort(context, error)
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -17,15 +17,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from mq_broker.config import BrokerConfig
-from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.publish import PublishStream
+from mq_broker.rpc.requests import Requests
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
 from mq_broker.rpc.unary import UnaryCalls
 from mq_wire import service
-from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption
+from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption, InvalidRequest, MqError
 from mq_wire.limits import RPC_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 #: Time for answers that are on their way when the broker stops.
 _GRACE_S: Final = 0.5
+#: Calls that wait for a thread. Beyond that they are refused at once, so that a flood takes no memory.
+_CALLS_QUEUED_MAX: Final = 1024
+#: Calls whose first request has not come.
+_SILENT_MAX: Final = 1024
 
 Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
@@ -49,11 +54,14 @@ class Server:
         self._config = config
         self._streams = LiveStreams(config.streams_max)
         self._publish_bytes = Budget(config.publish_bytes_total_max)
+        self._first = FirstRequests(_SILENT_MAX)
+        self._requests = Requests()
         self._unary = UnaryCalls(engine, self._streams, cluster_id, version, config.waits_max)
         self._runs = RunStreams(engine, self._streams)
         self._health = health.HealthServicer()
-        self._threads = futures.ThreadPoolExecutor(config.streams_max + config.waits_max + config.unary_threads, "mq-rpc")
-        self._grpc = grpc.server(self._threads, options=_options(config))
+        threads = config.streams_max + config.waits_max + config.unary_threads + _SILENT_MAX
+        self._threads = futures.ThreadPoolExecutor(threads, "mq-rpc")
+        self._grpc = grpc.server(self._threads, options=_options(config), maximum_concurrent_rpcs=threads + _CALLS_QUEUED_MAX)
         self._add_services()
 
     def start(self) -> int:
@@ -81,13 +89,7 @@ class Server:
         self._threads.shutdown()
 
     def _add_services(self) -> None:
-        streams: dict[str, Behavior] = {
-            "Publish": lambda requests, context: self._publish().run(requests, context),
-            "Consume": lambda requests, context: ConsumeStream(self._engine, self._streams).run(requests, context),
-            "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(requests, context),
-            "HoldRun": self._runs.hold,
-        }
-        handlers = {name: self._handler(method, streams.get(name)) for name, method in service.METHODS.items()}
+        handlers = {name: self.handler(method) for name, method in service.METHODS.items()}
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),))
         self._grpc.add_registered_method_handlers(service.SERVICE_NAME, handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -104,15 +106,50 @@ class Server:
         handlers = {"ServerReflectionInfo": handler}
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),))
 
-    def _handler(self, method: service.Method, behavior: Behavior | None) -> grpc.RpcMethodHandler[Any, Any]:
+    def handler(self, method: service.Method) -> grpc.RpcMethodHandler[Any, Any]:
+        """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no request yet is known to us."""
+        behavior = self._streaming(method)
         if behavior is None:
-            return grpc.unary_unary_rpc_method_handler(self._unary.of(method.name), method.parse_request, method.serialize_response)
-        make = grpc.stream_stream_rpc_method_handler if method.client_streaming else grpc.unary_stream_rpc_method_handler
-        return make(self._counted(behavior), method.parse_request, method.serialize_response)
+            return grpc.stream_unary_rpc_method_handler(self._answering(method), None, method.serialize_response)
+        return grpc.stream_stream_rpc_method_handler(self._counted(behavior), None, method.serialize_response)
 
-    def _publish(self) -> PublishStream:
+    def _streaming(self, method: service.Method) -> Behavior | None:
         config = self._config
-        return PublishStream(self._engine, self._streams, config.publish_requests_max, config.publish_bytes_max, self._publish_bytes)
+
+        def publish(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            stream = PublishStream(self._engine, self._streams, config.publish_requests_max, config.publish_bytes_max, self._publish_bytes)
+            return stream.run(requests, context)
+
+        def parsed(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            """Yields the requests of a stream that begins with one that says what it wants."""
+            first = self._first.of(requests, context)
+            if first is not None:
+                yield self._requests.parse(method, first)
+                for message in requests:
+                    yield self._requests.parse(method, message)
+
+        streams: dict[str, Behavior] = {
+            "Publish": publish,
+            "Consume": lambda requests, context: ConsumeStream(self._engine, self._streams).run(parsed(requests, context), context),
+            "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(parsed(requests, context), context),
+            "HoldRun": lambda requests, context: self._runs.hold(parsed(requests, context), context),
+        }
+        return streams.get(method.name)
+
+    def _answering(self, method: service.Method) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+        answer = self._unary.of(method.name)
+
+        def answering(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            message = self._first.of(requests, context)
+            try:
+                if message is None:
+                    raise InvalidRequest(f"a call of {method.name} without a request: send one")
+                request = self._requests.parse(method, message)
+            except MqError as error:
+                abort(context, error)
+            return answer(request, context)
+
+        return answering
 
     def _counted(self, behavior: Behavior) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
