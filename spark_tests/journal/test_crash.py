@@ -158,6 +158,8 @@ def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: ran
     for _ in range(20):
         life = prepared(rng)
         journal = life.check()
+        if not journal.fits(10_000):
+            continue  # the mark that there is a next segment would be synced first
         life.disk.hook = fail_at("sync", 1, within="segment-")
         with pytest.raises(StorageFailed):
             life.work(journal, 1)

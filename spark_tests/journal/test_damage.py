@@ -134,6 +134,37 @@ def test_a_missing_segment_is_damage(rolled: Rolled, number: int) -> None:
         recover(disk)
 
 
+def test_a_missing_last_segment_is_damage(rolled: Rolled) -> None:
+    """Nothing stands behind it: only the mark in the segment before tells that there was one."""
+    disk, positions, history = rolled
+    start = next(position for position in positions if position.segment == 3)
+    recovered = recover(disk.crash(random.Random(0)), start)[1]
+    assert recovered == [turn for turn in history if turn[0] > start.turn]
+    disk.remove(segment_name(5))
+    for known in (None, start):
+        with pytest.raises(JournalDamaged, match=f"{segment_name(5)} is missing"):
+            recover(disk, known)
+
+
+def test_a_segment_that_was_begun_and_given_back_is_not_missed(rng: random.Random) -> None:
+    """The first turn of a new segment is torn: recovery gives the segment back, and what follows goes on in the one before."""
+    for _ in range(30):
+        disk = MemoryDisk(rng=rng)
+        journal = Journal.create(disk, TINY, UUID_1)
+        history = []
+        while journal.position.segment < 2:
+            entries = random_entries(rng)
+            history.append((write(journal, entries), entries))
+        disk.flip(segment_name(2), FIRST_POSITION + 70)
+        history.pop()
+        for _ in range(3):
+            journal, recovered = recover(disk)
+            assert recovered == history
+            entries = random_entries(rng, count_max=1)
+            history.append((write(journal, entries), entries))
+            disk = disk.crash(rng)
+
+
 def test_a_missing_segment_before_the_start_is_space_reclaimed(rolled: Rolled) -> None:
     disk, positions, history = rolled
     start = next(position for position in positions if position.segment == 3)

@@ -127,6 +127,8 @@ class RealFile:
             os.posix_fallocate(self._descriptor, 0, size)
 
     def map(self) -> memoryview:
+        if not self.size():
+            return memoryview(b"")  # the operating system maps no empty file
         return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
     def sync(self) -> None:

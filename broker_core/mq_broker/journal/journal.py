@@ -63,14 +63,22 @@ class Journal:
             uuid: of the new journal, never used before; it seeds all checksums.
 
         Raises:
-            StoreFull: no room for a segment.
-            StorageFailed: a write failed.
+            StoreFull, StorageFailed: no room for a segment, or a write failed.
         """
         for name in disk.list_names():
             if name.startswith("segment-"):
                 disk.remove(name)
-        journal = cls(disk, settings, uuid, BEGINNING)
-        journal._start_pool()
+        return cls.open_behind(disk, settings, uuid, BEGINNING)
+
+    @classmethod
+    def open_behind(cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> Journal:
+        """Opens the journal in a new segment behind all that are there, whatever these hold. `position` has the last turn and generation."""
+        journal = cls(disk, settings, uuid, position)
+        journal._segments.find(needed_from=None)
+        try:
+            journal._pool.start()
+        except OSError as error:
+            raise journal._fail(error) from error
         journal._open_generation()
         return journal
 
@@ -113,12 +121,6 @@ class Journal:
         self._failure = None
         self._open_generation()
 
-    def _start_pool(self) -> None:
-        try:
-            self._pool.start()
-        except OSError as error:
-            raise self._fail(error) from error
-
     def _settle(self, last: Turn | None) -> None:
         """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync that failed."""
         self._segment = self._segments[self._position.segment]
@@ -130,6 +132,9 @@ class Journal:
 
     def _give_back_unused(self) -> None:
         """Segments behind the last turn hold nothing that was ever receipted."""
+        assert self._segment is not None
+        assert self._file is not None
+        self._segments.note_next(self._segment, self._file, exists=False)
         for segment in self._segments:
             if segment.number > self._position.segment:
                 self._segments.doom(segment.number)
@@ -371,7 +376,8 @@ class Journal:
         self._failure = _INTERRUPTED
         try:
             segment, file = self._segments.open_next(self._position.turn + 1)
-            if self._file is not None:
+            if self._segment is not None and self._file is not None:
+                self._segments.note_next(self._segment, self._file, exists=True)
                 self._file.close()
         except OSError as error:
             raise self._fail(error) from error

@@ -28,7 +28,7 @@ from mq_broker.journal.frames import MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKi
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_wire.errors import JournalDamaged
 
-_REMEDY: Final = "restore the data directory from a copy; nothing was changed"
+_REMEDY: Final = "`mq verify` shows what it costs, `mq repair` takes it out, or restore the data directory from a copy; nothing was changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class TurnReader:
 
 def candidates(view: memoryview, first: int, sector_bytes: int) -> list[int]:
     """Returns the positions from `first` on where a turn could begin or its trailer stand, and where a frame's magic is."""
-    words = np.frombuffer(view, "<u4")
+    words = np.frombuffer(view[: len(view) // 4 * 4], "<u4")
     found = []
     for phase in (first, first + sector_bytes - TRAILER_BYTES):
         hits = np.flatnonzero(words[phase // 4 :: sector_bytes // 4] == MAGIC_NUMBER)

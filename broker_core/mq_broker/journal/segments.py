@@ -11,6 +11,14 @@ The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are u
     56 | zeros                         | CRC of bytes 0-59             |
 
 Header and file are durable before the file gets its name, so a named segment with another header is damaged. Turns follow from 4096 on.
+
+At 64 stands, once the next segment is durable under its name and before anything is written into it, that there is one (32 bytes):
+
+    64 | magic "MQJN"                  | CRC of the rest               |
+    72 | uuid of the journal, 16 bytes                                 |
+    88 | number of the next segment                                    |
+
+Without, the journal would seem to end here if the next file were lost. The mark goes when a next segment that holds nothing is given back.
 """
 
 from __future__ import annotations
@@ -35,6 +43,9 @@ FIRST_POSITION: Final = 4096
 _HEADER: Final = struct.Struct("<4sB3x16sQQQI8xI")
 _CRC_AT: Final = 60
 assert _HEADER.size == 64
+_NEXT_MAGIC: Final = b"MQJN"
+_NEXT: Final = struct.Struct("<4sI16sQ")
+_NEXT_AT: Final = _HEADER.size
 
 
 def segment_name(number: int) -> str:
@@ -51,6 +62,8 @@ class Segment:
     size: int
     sector_bytes: int
     pins: int = 0
+    #: Its header says that there is a next one.
+    followed: bool = False
     #: Asked to be recycled as soon as nobody pins it.
     doomed: bool = False
     view: memoryview | None = field(default=None, repr=False)
@@ -86,6 +99,12 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
     return Segment(number, first_turn, size, sector_bytes)
 
 
+def encode_next(uuid: UUID, number: int) -> bytes:
+    """Returns the mark that segment `number` is followed by another."""
+    rest = _NEXT.pack(b"", 0, uuid.bytes, number + 1)[8:]
+    return _NEXT_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
 class Segments:
     """All segments of one journal, their maps and their pins.
 
@@ -109,11 +128,12 @@ class Segments:
         self._mapped: list[Segment] = []
         self.sector_bytes = settings.sector_bytes or disk.sector_bytes
 
-    def find(self, needed_from: int) -> None:
+    def find(self, needed_from: int | None) -> None:
         """Takes over the segments of the folder.
 
         Args:
             needed_from: first segment that recovery reads. One before it may have a damaged header: its rows have checksums of their own.
+                None = all of them may, and any may be missing.
 
         Raises:
             JournalDamaged: a header is damaged, or a segment is missing among those that recovery reads.
@@ -126,20 +146,27 @@ class Segments:
             number = int(stem)
             file = self._disk.open(name)
             size = file.size()
-            header = file.read_at(0, _HEADER.size)
+            header = file.read_at(0, _NEXT_AT + _NEXT.size)
             file.close()
             try:
-                self._by_number[number] = decode_header(header, self._uuid, number, size)
+                segment = decode_header(header, self._uuid, number, size)
+                segment.followed = header[_NEXT_AT:] == encode_next(self._uuid, number)
             except JournalDamaged:
-                if number >= needed_from:
+                if needed_from is not None and number >= needed_from:
                     raise
-                self._by_number[number] = Segment(number, None, size, self.sector_bytes)
+                segment = Segment(number, None, size, self.sector_bytes)
+            self._by_number[number] = segment
+        if needed_from is not None:
+            self._check_all_there(needed_from)
+
+    def _check_all_there(self, needed_from: int) -> None:
         last = max(self._by_number, default=0)
-        for number in range(needed_from, max(last, needed_from) + 1):
+        end = last + self._by_number[last].followed if last else 0
+        for number in range(needed_from, max(end, needed_from) + 1):
             if number not in self._by_number:
                 raise JournalDamaged(
-                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the last one is {last}): "
-                    "restore the data directory from a copy; nothing was changed"
+                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the last one is {end}): "
+                    "`mq verify` shows what it costs; put the file back, or let `mq repair` do without; nothing was changed"
                 )
 
     def __iter__(self) -> Iterator[Segment]:
@@ -167,6 +194,13 @@ class Segments:
         segment = Segment(number, first_turn, size, self.sector_bytes)
         self._by_number[number] = segment
         return segment, file
+
+    def note_next(self, segment: Segment, file: DiskFile, *, exists: bool) -> None:
+        """Writes into the segment's header, durably, whether there is a next one."""
+        if segment.followed != exists:
+            file.write_at([encode_next(self._uuid, segment.number) if exists else bytes(_NEXT.size)], _NEXT_AT)
+            file.sync()
+            segment.followed = exists
 
     def view(self, segment: Segment) -> memoryview:
         """Returns the segment's bytes, mapped, read-only; what is written later shows in them too."""
