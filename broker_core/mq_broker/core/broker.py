@@ -17,9 +17,10 @@ from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 
 
 def _tick(ledger: Ledger, _: command.Tick) -> None:
-    staging.expire(ledger)
     views.expire_browses(ledger)
-    ranges.watch_runs(ledger)
+    if ledger.has_room:
+        staging.expire(ledger)
+        ranges.watch_runs(ledger)
 
 
 _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {

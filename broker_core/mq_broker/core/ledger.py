@@ -25,12 +25,17 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Ledger:
-    """State, time and randomness of the turn in hand. `now_us` is set by the engine before each command."""
+    """State, time and randomness of the turn in hand. `now_us` is set by the engine before each command.
+
+    `has_room` is False where the disk is full and the command is one that cannot be refused (what it does to memory must happen): then
+    nothing may be recorded.
+    """
 
     state: State
     sink: Sink
     new_id: Callable[[], bytes]
     now_us: int = 0
+    has_room: bool = True
     entries: int = field(default=0)
 
     def record(self, **what: Any) -> None:

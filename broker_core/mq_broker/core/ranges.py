@@ -27,10 +27,14 @@ def hold_run(ledger: Ledger, command: HoldRun) -> int:
 
 
 def close_run(ledger: Ledger, command: CloseRun) -> None:
-    """Gives back what this run planned and nobody read. What was read is kept for its checkpoint."""
+    """Gives back what this run planned and nobody read. What was read is kept for its checkpoint.
+
+    Where the disk is full that is left to `watch_runs`.
+    """
     ledger.state.held_runs.discard(command.run)
     ledger.state.silent_runs.pop(command.run, None)
-    _return_unread(ledger, command.run)
+    if ledger.has_room:
+        _return_unread(ledger, command.run)
 
 
 def _return_unread(ledger: Ledger, run: int) -> None:

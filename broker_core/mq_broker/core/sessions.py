@@ -105,14 +105,17 @@ def _check_ranges(destination: Destination, partition: int, starts: np.ndarray, 
 
 
 def close_session(ledger: Ledger, command: CloseSession) -> None:
-    """Gives back what the session holds. Only rows that reached the application count as failed attempts (semantics.md L.4, 3)."""
+    """Gives back what the session holds. Only rows that reached the application count as failed attempts (semantics.md L.4, 3).
+
+    Where the disk is full they go uncounted: rows that nobody holds any more must not wait for room.
+    """
     state = ledger.state
     session = state.sessions.get(command.session)
     if session is None:
         return
     destination = state.by_name[session.destination]
     seen = session.seen()
-    if seen:
+    if seen and ledger.has_room:
         rows = [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()]
         ledger.record(returned={"destination": destination.number, "rows": rows})
     for partition, lanes in session.held.items():

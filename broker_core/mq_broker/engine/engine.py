@@ -18,16 +18,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import Acknowledge, CloseSession, Publish, RowsView, Tick
+from mq_broker.core.commands import Acknowledge, AddCredit, CloseRun, CloseSession, OpenSession, Publish, ReleaseView, RowsView, Tick
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
-from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed
-from mq_wire.v1.admin_pb2 import StatsRequest
+from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed, StoreFull
+from mq_wire.v1.admin_pb2 import ListDestinationsRequest, StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 from mq_wire.v1.produce_pb2 import CommitStagedRequest
-from mq_wire.v1.subscribe_pb2 import PlanRequest
+from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, OpenBrowseRequest, PlanRequest
 
 #: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
 TURN_COMMANDS_MAX: Final = 2048
@@ -40,6 +40,10 @@ PUBLISH_HEADER_BYTES: Final = 2048
 TICK_S: Final = 1.0
 
 _NEVER: Final = float("inf")
+#: These need no room in the journal: consuming goes on when the disk is full, and what holds segments lets go of them.
+_WRITE_NOTHING: Final = (AddCredit, ReleaseView, StatsRequest, ListDestinationsRequest, OpenBrowseRequest, ListConsumersRequest)
+#: These happen to memory in any case; what they would write is left out when the disk is full.
+_NEVER_REFUSED: Final = (CloseSession, CloseRun, Tick)
 
 Done = Callable[[Any], None]
 
@@ -262,7 +266,23 @@ class Engine:
         return size if isinstance(command, Publish) else 0
 
     def _make_room(self, command: Any, size: int) -> None:
-        """A turn lies in one segment: what would not fit any more goes into the next one."""
+        """A turn lies in one segment: what would not fit any more goes into the next one.
+
+        Raises:
+            StoreFull: for commands that may write and can be refused.
+        """
+        ledger, state = self._broker.ledger, self._broker.state
+        ledger.has_room = True
+        if isinstance(command, _WRITE_NOTHING) or (isinstance(command, OpenSession) and command.open.destination in state.by_name):
+            return
+        try:
+            self._reserve(command, size)
+        except StoreFull:
+            if not isinstance(command, _NEVER_REFUSED):
+                raise
+            ledger.has_room = False
+
+    def _reserve(self, command: Any, size: int) -> None:
         size = min(size, self._journal.turn_bytes_max // 2)
         if not self._journal.fits(size):
             self._finish_turn()

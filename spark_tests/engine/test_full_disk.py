@@ -1,0 +1,106 @@
+"""A full disk to the last byte: what holds rows and segments lets go of them all the same, and consumers go on being fed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import AddCredit, CloseRun, CloseSession, HoldRun, OpenSession, ReleaseView, RowsView, Settings, Tick
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.opening import recover
+from mq_broker.journal.settings import TINY
+from mq_broker.testing.memory_disk import MemoryDisk
+from mq_wire.errors import StoreFull
+from mq_wire.v1.admin_pb2 import CreateDestinationRequest
+from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
+from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, PlanRequest
+from spark_tests.core import commands
+from spark_tests.core.worlds import CLUSTER
+from spark_tests.engine.worlds import JOURNAL
+from spark_tests.support.clock import FakeClock
+
+WHO = ("a" * 32, 0)
+ROWS = 8
+
+
+class FullBroker:
+    """An engine on a disk with a queue `q` of some rows; `fill` leaves no room, not even what is kept back for acknowledgements."""
+
+    def __init__(self) -> None:
+        self.disk, self.clock = MemoryDisk(), FakeClock()
+        settings = Settings(default_partitions=1, run_grace_us=1_000_000, browse_ttl_us=1_000_000)
+        self.broker: Broker
+        self.broker, journal, housekeeping = recover(self.disk, MemoryDisk(), CLUSTER, JOURNAL, settings, TINY, created=False)
+        self.engine = Engine(self.broker, journal, housekeeping, self.clock.wall_us)
+        self.views: list[RowsView] = []
+        self.answer(commands.publish("q", 0, WHO, 0, [(b"%d" % row, 4) for row in range(ROWS)]))
+
+    def answer(self, command: Any) -> Any:
+        return self.engine.answer(command)
+
+    def open(self, rows: int) -> int:
+        opening = OpenConsumer(destination="q", credit=Credit(rows=rows, bytes=1 << 40))
+        return int(self.answer(OpenSession(opening, self.views.append)).session)
+
+    def fill(self) -> None:
+        self.disk.capacity_bytes = 0
+        with pytest.raises(StoreFull):
+            self._create_for_ever()
+
+    def _create_for_ever(self) -> None:
+        for number in range(100_000):
+            self.answer(CreateDestinationRequest(name=f"filler-{number}", partitions=1))
+
+    def ready(self) -> int:
+        return self.broker.state.by_name["q"].ready_rows()
+
+
+def test_a_session_that_ends_gives_its_rows_back() -> None:
+    full = FullBroker()
+    session = full.open(rows=ROWS)
+    full.answer(AddCredit(session, 1, 1))  # one row was seen, so its failed attempt would be written down
+    full.fill()
+    assert full.ready() == 0
+    full.answer(CloseSession(session))
+    assert full.ready() == ROWS
+    assert not full.broker.state.sessions
+
+
+def test_credit_is_taken_and_a_new_session_opened() -> None:
+    full = FullBroker()
+    session = full.open(rows=1)
+    full.fill()
+    full.answer(AddCredit(session, 2, 1 << 20))
+    assert sum(view.selection.rows for view in full.views) == 3
+    full.open(rows=ROWS)
+    assert sum(view.selection.rows for view in full.views) == ROWS
+
+
+def test_views_let_go_of_their_segments() -> None:
+    full = FullBroker()
+    full.open(rows=ROWS)
+    full.answer(OpenBrowseRequest(destination="q"))
+    full.fill()
+    assert full.broker.state.pins
+    for view in full.views:
+        full.answer(ReleaseView(view))
+    full.clock.advance(2)
+    full.answer(Tick())
+    assert not full.broker.state.pins, "the browse view has expired"
+
+
+def test_what_a_run_planned_comes_back_once_there_is_room() -> None:
+    full = FullBroker()
+    run = full.answer(HoldRun(0))
+    request = PlanRequest(who={"destination": "q", "run": run}, create=True)
+    assert full.answer(request).rows == ROWS
+    full.fill()
+    full.answer(CloseRun(run))
+    full.disk.capacity_bytes = None
+    full.answer(Tick())
+    assert full.ready() == 0, "it may come back within the grace time"
+    full.clock.advance(2)
+    full.answer(Tick())
+    assert full.ready() == ROWS
