@@ -1,0 +1,87 @@
+"""Spark drivers as processes of their own, which a test kills, stops, and asks what happened to their query."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any, Final
+
+from spark_tests.spark_crash.processes import in_session, kill_session
+from spark_tests.support.tree import PROJECT, ROOTS
+from spark_tests.support.waiting import wait_until
+
+#: Short-lived JVMs: what runs once is worth neither the second compiler nor a look at Spark's own bytecode.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+CONF: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+}
+
+
+class Driver:
+    """One driver process with its JVM and Python workers. Its query starts with `go`; until then it gets ready for that.
+
+    Args:
+        job: see `spark_tests.spark_crash.job`.
+        log: where it writes what it says; stderr goes beside it.
+    """
+
+    def __init__(self, job: dict[str, Any], log: pathlib.Path) -> None:
+        self._said, self._log = log, log.with_suffix(".err")
+        roots = [str(PROJECT), *(str(PROJECT / root) for root in ROOTS.values())]
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(roots), "SPARK_LOCAL_IP": "127.0.0.1"}
+        with self._said.open("wb") as said, self._log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "spark_tests.spark_crash.job", json.dumps(job)],
+                cwd=log.parent, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def go(self) -> None:
+        """Lets its query begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has said so far."""
+        return [json.loads(line) for line in self._said.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def failures(self) -> list[str]:
+        """What its query has failed with so far."""
+        return [event["error"] for event in self.events() if event["said"] == "failed"]
+
+    def check(self) -> bool:
+        """Raises where the process has ended by itself."""
+        if self._process.poll() is not None:
+            raise AssertionError(f"the driver ended with {self._process.returncode}: {self.events()[-3:]} {self._log.read_text()[-3000:]}")
+        return True
+
+    def kill(self) -> None:
+        """Ends driver, JVM and all workers at once with SIGKILL."""
+        kill_session(self.pid)
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        wait_until(lambda: not in_session(self.pid), 10, "the driver's processes live on")
+
+    def pause(self) -> None:
+        """Stops all of its processes with SIGSTOP."""
+        for pid in in_session(self.pid):
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        for pid in in_session(self.pid):
+            os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,169 @@
+"""queue -> Spark -> queue with everything that a crash run needs: broker, gate, drivers, marked rows, and the judge at the end."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from mq_broker import LocalBroker
+from mq_wire.v1 import admin_pb2
+from pyspark_mq import Producer
+from pyspark_mq.connection import Connection
+from spark_tests.crash.actor import World
+from spark_tests.crash.receivers import drain
+from spark_tests.oracle.judge import Report, check
+from spark_tests.oracle.marked import Ids, ids_of, values_of
+from spark_tests.spark_crash.drivers import CONF, Driver
+from spark_tests.spark_crash.gate import Gate, Moment, Stop
+from spark_tests.spark_crash.processes import process_of
+from spark_tests.spark_crash.steps import COMMIT, PLAN, ROLES, Step, in_hand
+from spark_tests.support.waiting import wait_until
+
+SOURCE, TARGET = "crossing.in", "crossing.out"
+PARTITIONS: Final = 2
+PRIORITIES: Final = (4, 7)
+#: Rows of one micro-batch at most.
+BATCH_ROWS: Final = 40
+#: A cold JVM on a busy machine.
+PATIENCE_S: Final = 90.0
+
+
+class Pipeline:
+    """One broker behind a gate, one checkpoint, one driver after the other.
+
+    Rows of one partition and priority count as one producer's: Spark keeps their order, so the judge may ask for it.
+    """
+
+    def __init__(self, folder: pathlib.Path, rng: random.Random, master: str = "local[2]", **job: Any) -> None:
+        self.folder, self.rng = folder, rng
+        self.broker = LocalBroker(folder / "broker", default_partitions=PARTITIONS, run_grace_s=5, segment_bytes=32 << 20).start()
+        self.gate = Gate(self.broker.address)
+        self.world = World(self.broker.address, rng)
+        self.checkpoint = folder / "checkpoint"
+        self.drivers: list[Driver] = []
+        self._standby: list[Driver] = []
+        self.commits = 0
+        self._ports: dict[str, int] = {}
+        self._sent: Counter[int] = Counter()
+        self._promised: list[Ids] = []
+        self._job = {
+            "address": self.gate.address, "source": SOURCE, "target": TARGET, "checkpoint": str(self.checkpoint), "master": master,
+            "conf": CONF | job.pop("conf", {}), "source_options": {"maxOffsetsPerTrigger": BATCH_ROWS}, **job,
+        }  # fmt: skip
+        self.gate.watch(self._note)
+
+    def close(self) -> None:
+        """Ends everything."""
+        for driver in self.drivers + self._standby:
+            driver.kill()
+        self.gate.close()
+        self.broker.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- rows ------------------------------------------------------------------------------------------------------------
+
+    def feed(self, rows: int) -> None:
+        """Publishes so many rows, some of each partition and priority, and waits for their receipts."""
+        lanes = [(partition, priority) for partition in range(PARTITIONS) for priority in PRIORITIES]
+        with Producer(self.broker.address, queue=SOURCE) as producer:
+            for partition, priority in lanes:
+                number, count = 1 + 10 * partition + priority, -(-rows // len(lanes))
+                ids = ids_of(number, range(self._sent[number], self._sent[number] + count))
+                self._sent[number] += count
+                priorities = np.full(count, priority)
+                columns = {"value": values_of(ids, priorities), "priority": priorities, "partition": np.full(count, partition)}
+                self.world.history.attempted(ids)
+                producer.send_batch(pa.record_batch(columns)).result(PATIENCE_S)
+                self._promised.append(ids)
+
+    def wait_until_crossed(self, what: str) -> None:
+        """Waits until every row is acknowledged at the source."""
+        wait_until(lambda: self._alive() and not self.world.stats(SOURCE).depth_rows, PATIENCE_S, f"{what}: rows stay in the source")
+
+    def judge(self) -> Report:
+        """Takes all from the target and judges: every row once, and nothing stuck in the broker."""
+        # Only now: what is urgent overtakes what was promised before it was sent, and that is no fault here.
+        for ids in self._promised:
+            self.world.history.acknowledged(ids)
+        self._promised.clear()
+        drain(self.world, TARGET)
+        report = check(self.world.history)
+        assert not report.wrong, str(report)
+        assert report.ok == report.attempted > 0, str(report)
+        with Connection(self.broker.address) as connection:
+            broker = connection.call("Stats", admin_pb2.StatsRequest()).broker
+        assert broker.staged_rows == 0, f"{broker.staged_rows} rows are staged that nobody will commit"
+        for queue in (SOURCE, TARGET):
+            stats = self.world.stats(queue)
+            assert (stats.depth_rows, stats.assigned_rows) == (0, 0), f"{queue}: {stats}"
+        return report
+
+    # -- drivers ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def driver(self) -> Driver:
+        """The newest one."""
+        return self.drivers[-1]
+
+    def start_driver(self) -> Driver:
+        """Starts the query in another driver; the older ones are not touched."""
+        self.prepare_driver()
+        self.drivers.append(self._standby.pop())
+        self.driver.go()
+        return self.driver
+
+    def prepare_driver(self) -> None:
+        """Starts the next driver's JVM already, where there is none."""
+        if not self._standby:
+            self._standby.append(Driver(self._job, self.folder / f"driver-{len(self.drivers)}.log"))
+
+    def _alive(self) -> bool:
+        return self.driver.check()
+
+    # -- steps -----------------------------------------------------------------------------------------------------------
+
+    def stop_at(self, step: Step) -> Stop:
+        """Arms a stop at a boundary of the next batch that begins from now on."""
+        before = self.commits
+
+        def fits(message: bytes) -> bool:
+            if step.methods != PLAN:
+                return True
+            # Idle polls are no boundary: rows wait, and a batch has just gone before.
+            return self.commits > before and (step.moment == "request" or self._has_rows(message))
+
+        return self.gate.stop(step.methods, step.moment, fits)
+
+    def reach(self, stop: Stop, step: Step) -> None:
+        """Waits until a call is held there, and sees that Spark's checkpoint is where it must be."""
+        wait_until(lambda: self._alive() and stop.port, PATIENCE_S, f"no call was held at: {step}")
+        assert in_hand(self.checkpoint) == step.logged, f"{step}: {sorted(map(str, self.checkpoint.rglob('[0-9]*')))}"
+
+    def process(self, role: str) -> int | None:
+        """Returns the process that last did the work of a role, see `ROLES`."""
+        port = self._ports.get(role)
+        return process_of(port, self.gate.port) if port is not None else None
+
+    @staticmethod
+    def _has_rows(message: bytes) -> bool:
+        from mq_wire.v1 import subscribe_pb2
+
+        return not subscribe_pb2.PlanResponse.FromString(message).idle
+
+    def _note(self, method: str, moment: Moment, message: bytes, port: int) -> None:
+        role = ROLES.get(method)
+        if role is not None and moment == "request":
+            self._ports[role] = port
+        if method in COMMIT and moment == "response":
+            self.commits += 1
+
