@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from mq_wire.errors import BrokerUnavailable, Busy
 from spark_tests.oracle.history import History
-from spark_tests.simulation.network import Call, Network
+from spark_tests.oracle.marked import Rows
+from spark_tests.simulation.network import Network
 
-#: A client goes on when the call that it yields is done, or at any time where it yields None.
-Steps = Generator[Call | None, None, None]
+
+class Waiting(Protocol):
+    """What a client waits for."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it can go on."""
+
+
+#: A client goes on when what it yields is done, or at any time where it yields None.
+Steps = Generator[Waiting | None, None, None]
 #: The same inside of a client, with a result.
-Asking = Generator[Call | None, None, Any]
+Asking = Generator[Waiting | None, None, Any]
 
 
 @dataclass
@@ -30,6 +40,8 @@ class World:
     #: Of these the senders choose.
     priorities: list[int]
     is_finishing: bool = False
+    #: Messages in staged sets that nobody has begun to commit.
+    hidden: set[int] = field(default_factory=set)
     now_s: float = 0.0
     _producers: int = field(default=0)
 
@@ -37,10 +49,16 @@ class World:
         """Random numbers of one's own."""
         return random.Random(self.rng.getrandbits(64))
 
-    def new_producer(self) -> int:
-        """Returns the number of a producer that there was not yet."""
-        self._producers += 1
-        return self._producers
+    def new_producer(self, count: int = 1) -> int:
+        """Returns the first of so many numbers of producers that there were not yet."""
+        self._producers += count
+        return self._producers - count + 1
+
+    def saw(self, rows: Rows) -> Rows:
+        """To be called with everything that any client is given; returns it."""
+        if self.hidden and not self.hidden.isdisjoint(rows.ids.tolist()):
+            self.history.note("rows of a staged set that nobody has begun to commit")
+        return rows
 
 
 class Client:
@@ -51,7 +69,7 @@ class Client:
         self.name = name
         self.rng = world.random()
         self.is_finished = False
-        self._waits_for: Call | None = None
+        self._waits_for: Waiting | None = None
         self._steps = self.body()
 
     def body(self) -> Steps:
@@ -68,10 +86,16 @@ class Client:
         except StopIteration:
             self.is_finished = True
 
-    def ask(self, request: Any, *, retry: bool = True) -> Asking:
-        """Calls, and where no answer comes calls again, unless told not to. Returns the reply, an error as a value."""
+    def ask(self, request: Any, *, retry: bool = True, answered: Callable[[Any], None] | None = None) -> Asking:
+        """Calls, and where no answer comes calls again, unless told not to. Returns the reply, an error as a value.
+
+        Args:
+            request: the command.
+            retry: whether it may be made twice.
+            answered: told of each reply when it leaves the broker, whether it arrives or not.
+        """
         while True:
-            call = self.network.call(request)
+            call = self.network.call(request, answered)
             yield call
             self.network.close(call)
             if not (retry and isinstance(call.reply, (BrokerUnavailable, Busy))):

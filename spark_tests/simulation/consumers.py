@@ -50,7 +50,7 @@ class Consumer(Client):
                 self._confirmed(*what[1:])
             else:
                 _, rows, stamp, _ = what
-                self.history.read(self.queue, rows, stamp)
+                self.history.read(self.queue, self.world.saw(rows), stamp)
                 self._held.append(rows)
                 if self.rng.random() < 0.9:
                     link.send(("credit", len(rows)))

@@ -93,9 +93,9 @@ class Link:
 class Call(Link):
     """One request, one reply. `done` once the client has the reply, or knows that it will get none."""
 
-    def __init__(self, network: Network, command: Any) -> None:
+    def __init__(self, network: Network, command: Any, answered: Callable[[Any], None] | None = None) -> None:
         super().__init__(network)
-        self.command = command
+        self.command, self._told = command, answered
         self.reply: Any = None
         self.done = False
         self.send(command)
@@ -114,6 +114,8 @@ class Call(Link):
 
     def _answered(self, reply: Any) -> None:
         self.network.count_reply(self.command, reply)
+        if self._told is not None:
+            self._told(reply)
         if not self.is_broken:
             self.reply, self.done = reply, True
 
@@ -237,6 +239,11 @@ class RunLink(Link):
         self.send(HoldRun(run))
 
     @property
+    def done(self) -> bool:
+        """Whether the run is held, or never will be."""
+        return self.run > 0 or self.is_broken
+
+    @property
     def is_ready(self) -> bool:
         return not self._asked
 
@@ -273,9 +280,13 @@ class FetchLink(_RowsLink):
     def __init__(self, network: Network, opening: OpenFetch) -> None:
         super().__init__(network)
         self._asked = False
-        self._views_left = -1
         self.error: MqError | None = None
         self.send(opening)
+
+    @property
+    def done(self) -> bool:
+        """Whether the client has something to look at."""
+        return bool(self.down) or self.is_broken
 
     @property
     def is_ready(self) -> bool:
@@ -327,8 +338,8 @@ class Network:
             self.busy.pop(link, None)
         return link
 
-    def call(self, command: Any) -> Call:
-        call: Call = self.opened(Call(self, command))
+    def call(self, command: Any, answered: Callable[[Any], None] | None = None) -> Call:
+        call: Call = self.opened(Call(self, command, answered))
         return call
 
     def deliver(self, engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -37,10 +38,12 @@ class Batch(OutgoingBatch):
 
 
 class Outlet:
-    """One window and its link: what `pyspark_mq.publishing` is, without threads."""
+    """One window and its link: what `pyspark_mq.publishing` is, without threads. `promised` is told of each receipt that leaves."""
 
-    def __init__(self, client: Client, queue: str, window: Window, *, is_staged: bool = False) -> None:
-        self._client, self._queue, self.window, self._is_staged = client, queue, window, is_staged
+    def __init__(
+        self, client: Client, queue: str, window: Window, *, is_staged: bool = False, promised: Callable[[Batch], None] | None = None
+    ) -> None:
+        self._client, self._queue, self.window, self._is_staged, self._told = client, queue, window, is_staged, promised
         self._link: PublishLink | None = None
         self.broken: MqError | None = None
 
@@ -107,7 +110,7 @@ class Outlet:
             return
         batch.attempts += 1
         command: Publish | MqError = Publish(header, batch.records, batch.crc32, batch.lanes)
-        if not self._is_staged and batch.attempts == 1 and self._client.rng.random() < 0.01:
+        if not self._is_staged and self._told is None and batch.attempts == 1 and self._client.rng.random() < 0.01:
             command = InvalidRecords("damaged on its way")
         link.send((batch.request_id, command, lambda reply: self._promised(batch, reply)))
 
@@ -121,6 +124,8 @@ class Outlet:
                 batch.is_promised = True
                 offsets = reply.base_offset + np.arange(reply.rows)
                 self._client.history.acknowledged(batch.ids, self._queue, reply.partition, offsets)
+                if self._told is not None:
+                    self._told(batch)
 
 
 class Sender(Client):

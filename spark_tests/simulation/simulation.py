@@ -27,8 +27,10 @@ from spark_tests.simulation.client import Client, World
 from spark_tests.simulation.consumers import Consumer, ranges_of
 from spark_tests.simulation.machine import Machine, Sizes
 from spark_tests.simulation.messages import rows_of
+from spark_tests.simulation.named import NamedProducer
 from spark_tests.simulation.network import Network
 from spark_tests.simulation.producers import Producer
+from spark_tests.simulation.writers import Writer
 
 SHARED: Final = "shared"
 #: Operations after which all clients must have come to their end once nothing goes wrong any more.
@@ -91,6 +93,8 @@ class Simulation:
         self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
         self._clients: list[Client] = [
             *(Producer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
+            *(NamedProducer(self._world, SHARED, number) for number in range(rng.randint(0, 1))),
+            *(Writer(self._world, SHARED, number) for number in range(rng.randint(0, 2))),
             *(Consumer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
         ]
         self._mishaps: list[tuple[int, Callable[[], None]]] = [
@@ -257,7 +261,7 @@ def _sizes(rng: random.Random) -> Sizes:
     return Sizes(
         Settings(
             default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
-            anonymous_producers_max=rng.choice([2, 1000]),
+            anonymous_producers_max=1000,
         ),
         JournalSettings(segment_bytes=segment_bytes, pool_segments=2, sector_bytes=512, fill_in_background=False, maps_max=3),
         SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),
