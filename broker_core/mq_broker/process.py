@@ -23,6 +23,8 @@ from mq_broker.rpc.server import Server, bracketed
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
+#: So much of a segment stays free on the disk, for snapshots.
+_SPARE_SHARE: Final = 2
 
 
 class BrokerProcess:
@@ -93,7 +95,9 @@ def _core_settings(config: BrokerConfig) -> Settings:
 
 
 def _journal_settings(config: BrokerConfig) -> JournalSettings:
-    return JournalSettings(segment_bytes=config.segment_bytes, pool_segments=config.pool_segments)
+    return JournalSettings(
+        segment_bytes=config.segment_bytes, pool_segments=config.pool_segments, spare_bytes=config.segment_bytes // _SPARE_SHARE
+    )
 
 
 def _snapshot_settings(config: BrokerConfig) -> SnapshotSettings:

@@ -94,3 +94,12 @@ def test_a_pool_that_fails_otherwise_is_final(background: bool, rng: random.Rand
     with pytest.raises(StorageFailed):
         journal.commit()
     journal.close()
+
+
+def test_new_segments_leave_room_for_snapshots() -> None:
+    disk = MemoryDisk(capacity_bytes=4 * TINY.segment_bytes - 1)
+    settings = dataclasses.replace(TINY, spare_bytes=TINY.segment_bytes)
+    journal = Journal.create(disk, settings, UUID_1)
+    with pytest.raises(StoreFull, match=f"{settings.spare_bytes} stay free for snapshots"):
+        fill(journal, random.Random(0), for_state=True)
+    assert settings.spare_bytes <= disk.free_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 from typing import Final
 
@@ -165,9 +166,12 @@ class SegmentPool:
 
     def _fill(self, name: str) -> bool:
         """Writes zeros and syncs; returns False when the pool was closed meanwhile."""
+        size = self._settings.segment_bytes
+        # Asked first: an attempt that fails would take the last of the room from others as long as it lasts, again and again.
+        if self._disk.free_bytes() < size + self._settings.spare_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
         file = self._disk.create(name)
         try:
-            size = self._settings.segment_bytes
             # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then zeros: into blocks that were
             # never written, the sync of a turn is slower.
             file.allocate(size)

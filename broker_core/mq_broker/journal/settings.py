@@ -20,6 +20,8 @@ class JournalSettings:
     Args:
         segment_bytes: size of one segment file, a multiple of 4096. Segments that exist keep the size they have.
         pool_segments: empty files kept ready ahead of the writer; twice as many recycled ones are kept, the rest is removed.
+        spare_bytes: what new segment files leave free on the disk. Segments come back only behind a snapshot, which needs room as well:
+            without any, a disk that is full would stay full for ever.
         sector_bytes: what the device writes atomically, 512 or 4096; None asks the disk.
         fill_in_background: fill pool files on a thread of their own; off in tests, where each step must come in order.
         maps_max: how many segments stay mapped for readers; others are mapped again when they are asked for.
@@ -30,6 +32,7 @@ class JournalSettings:
 
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     pool_segments: int = 2
+    spare_bytes: int = 0
     sector_bytes: int | None = None
     fill_in_background: bool = True
     maps_max: int = 256
@@ -41,6 +44,8 @@ class JournalSettings:
             )
         if self.pool_segments < 2:
             raise InvalidOption(f"pool_segments is {self.pool_segments}: take 2 or more, one is kept back for acknowledgements")
+        if self.spare_bytes < 0:
+            raise InvalidOption(f"spare_bytes is {self.spare_bytes}: take 0 or more")
         if self.sector_bytes not in (None, 512, 4096):
             raise InvalidOption(f"sector_bytes is {self.sector_bytes}: take 512 or 4096, or leave it out to ask the device")
         if self.maps_max < 2:
