@@ -20,7 +20,7 @@ from spark_tests.crash.crew import SHARED
 from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown, start_and_break_off
 from spark_tests.crash.receivers import drain
 from spark_tests.crash.senders import SingleSender
-from spark_tests.faults.tracer import Tracer, why_no_tracer
+from spark_tests.faults.tracer import Injection, Tracer, why_no_tracer
 from spark_tests.faults.volume import Volume, why_no_volume
 from spark_tests.oracle.judge import check
 from spark_tests.support.seeds import seeded, session_seed
@@ -81,9 +81,9 @@ def test_a_sync_that_is_a_lie_rings_the_alarm(tmp_path: pathlib.Path) -> None:
         world = World(broker.address, seeded("lie"))
         honest, deceived = SingleSender(world, SHARED, 1), SingleSender(world, SHARED, 2)
         _work(honest)
-        with Tracer(broker.pid, ("fdatasync", "fsync"), "retval=0") as tracer:
+        with Tracer(broker.pid, Injection(("fdatasync", "fsync"), "retval=0")) as tracer:
             _work(deceived)
-            assert tracer.hits
+            assert tracer.log.hits
         volume.cut_power()
         broker.kill()
         volume.restart()

@@ -1,4 +1,4 @@
-"""Faults of the operating system, injected by strace into a running process: errors, lies, and signals at the n-th call."""
+"""Faults of the operating system, injected by strace into a process: errors, lies, and signals at the n-th call."""
 
 from __future__ import annotations
 
@@ -8,51 +8,71 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from mq_broker import LocalBroker
 from spark_tests.support.waiting import wait_until
 
 _INJECTED: Final = "(INJECTED)"
 _ATTACH_TIMEOUT_S: Final = 30.0
 
 
-class Tracer:
-    """strace on a process and all its threads, from `__enter__` until it or the with block ends.
+@dataclass(frozen=True)
+class Injection:
+    """What strace does to a process.
 
     Args:
-        pid: of the process.
         calls: system calls, such as `fdatasync`.
         fault: what happens instead of the call: `error=EIO`, `retval=0`, or besides it: `signal=SIGKILL`. See strace(1).
         when: which calls: `3`, `2+` (from the second on), `1+5` (every fifth). Each thread counts for itself.
-        path: only calls on this file.
     """
 
-    def __init__(self, pid: int, calls: tuple[str, ...], fault: str, when: str = "1+", path: pathlib.Path | None = None) -> None:
-        self._pid = pid
-        self._log = tempfile.NamedTemporaryFile(prefix="mq-strace-")  # noqa: SIM115 - closed with this
-        names = ",".join(calls)
-        self._command = ["strace", "-f", "-qq", "-y", "-o", self._log.name]
-        self._command += ["-e", f"trace={names}", "-e", f"inject={names}:{fault}:when={when}"]
-        self._command += ["-P", str(path)] if path is not None else []
-        self._process: subprocess.Popen[bytes] | None = None
+    calls: tuple[str, ...]
+    fault: str
+    when: str = "1+"
 
-    @property
-    def hits(self) -> int:
-        """How many calls were tampered with so far."""
-        return pathlib.Path(self._log.name).read_text(errors="replace").count(_INJECTED)
+    def __str__(self) -> str:
+        return f"{self.fault} at {','.join(self.calls)} {self.when}"
 
-    @property
-    def last_hit(self) -> str:
-        """The last call that was tampered with, as strace shows it; empty before."""
-        return next((line for line in reversed(self.lines()) if _INJECTED in line), "")
+    def flags(self, log: str) -> list[str]:
+        names = ",".join(self.calls)
+        # -y shows the path of each descriptor. Threads of processes that the traced one starts are traced, too.
+        return ["-f", "-qq", "-y", "-o", log, "-e", f"trace={names}", "-e", f"inject={names}:{self.fault}:when={self.when}"]
+
+
+class CallLog:
+    """What strace saw. Closed with its with block."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="mq-strace-")  # noqa: SIM115 - closed with this
+        self.name: Final = self._file.name
 
     def lines(self) -> list[str]:
         """The calls so far, with the number of the thread in front."""
-        return pathlib.Path(self._log.name).read_text(errors="replace").splitlines()
+        return pathlib.Path(self.name).read_text(errors="replace").splitlines()
+
+    @property
+    def hits(self) -> list[str]:
+        """Those that were tampered with."""
+        return [line for line in self.lines() if _INJECTED in line]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Tracer:
+    """strace on a running process and all its threads, from `__enter__` until either ends."""
+
+    def __init__(self, pid: int, injection: Injection) -> None:
+        self._pid, self._injection = pid, injection
+        self.log: Final = CallLog()
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Tracer:
-        self._process = subprocess.Popen([*self._command, "-p", str(self._pid)], stdin=subprocess.DEVNULL)
+        command = ["strace", *self._injection.flags(self.log.name), "-p", str(self._pid)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(self._is_attached, _ATTACH_TIMEOUT_S, f"strace did not attach to process {self._pid}")
         except BaseException:
@@ -62,7 +82,7 @@ class Tracer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.detach()
-        self._log.close()
+        self.log.close()
 
     def detach(self) -> None:
         """Lets the process go on by itself."""
@@ -72,8 +92,26 @@ class Tracer:
 
     def _is_attached(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, f"strace ended with exit code {self._process.returncode}"
+        # A process that ends at the very first call takes strace with it.
+        if self._process.poll() is not None:
+            return bool(self.log.hits)
         return all(_tracer_of(task) == self._process.pid for task in pathlib.Path(f"/proc/{self._pid}/task").iterdir())
+
+
+class TracedBroker(LocalBroker):
+    """A local broker whose next starts happen under an injection, where one is set."""
+
+    injection: Injection | None = None
+    log: CallLog | None = None
+
+    def _command(self) -> list[str]:
+        if self.injection is None:
+            return super()._command()
+        if self.log is not None:
+            self.log.close()
+        self.log = CallLog()
+        # -D: strace is the grandchild, the broker the child, whose process id, pipes and exit code are ours.
+        return ["strace", "-D", *self.injection.flags(self.log.name), *super()._command()]
 
 
 @functools.cache
@@ -83,7 +121,7 @@ def why_no_tracer() -> str:
         return "needs strace"
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         try:
-            with Tracer(process.pid, ("fsync",), "error=EIO"):
+            with Tracer(process.pid, Injection(("fsync",), "error=EIO")):
                 return ""
         except AssertionError as error:
             return f"strace may not attach to a process: {error}"
