@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from mq_wire.errors import BrokerUnavailable, Busy
 from spark_tests.oracle.history import History
-from spark_tests.oracle.marked import Rows
+from spark_tests.oracle.marked import Ids, Rows
 from spark_tests.simulation.network import Network
 
 
@@ -42,6 +42,10 @@ class World:
     is_finishing: bool = False
     #: Messages in staged sets that nobody has begun to commit.
     hidden: set[int] = field(default_factory=set)
+    #: Messages that pipelines were given: what comes of them must be in their target.
+    inputs: list[Ids] = field(default_factory=list)
+    #: What browsers saw.
+    browsed: list[tuple[str, Rows]] = field(default_factory=list)
     now_s: float = 0.0
     _producers: int = field(default=0)
 

@@ -59,6 +59,7 @@ class Machine:
         self.broker: Broker | None = None
         self.journal: Journal | None = None
         self.on_death: Callable[[], None] = lambda: None
+        self._housekeeping: Any = None
         self._created = False
         self._aside: Aside | None = None
         self._dead = False
@@ -76,7 +77,7 @@ class Machine:
         assert self.engine is None
         self._dead = False
         try:
-            self.broker, self.journal, housekeeping = self._recover(*self.disks)
+            self.broker, self.journal, self._housekeeping = self._recover(*self.disks)
         except Crash:
             self.counts["deaths in recovery"] += 1
             self._die()
@@ -86,7 +87,7 @@ class Machine:
             self._die()
             return False
         self._created = True
-        self.engine = Engine(self.broker, self.journal, housekeeping, self.clock.wall_us, monotonic=self._monotonic)
+        self.engine = Engine(self.broker, self.journal, self._housekeeping, self.clock.wall_us, monotonic=self._monotonic)
         self.counts["starts"] += 1
         return True
 
@@ -97,9 +98,13 @@ class Machine:
         )  # fmt: skip
 
     def turn(self) -> None:
-        """One turn of the engine."""
+        """One turn of the engine. To be called by way of `does`."""
         assert self.engine is not None
-        self.does(self.engine.turn)
+        cleaner = self._housekeeping._cleaner
+        was_busy = cleaner.busy
+        self.engine.turn()
+        if cleaner.busy and not was_busy:
+            self.counts["segments cleaned"] += 1
 
     def stop(self) -> None:
         """Stops the process in order."""

@@ -38,12 +38,20 @@ class Batch(OutgoingBatch):
 
 
 class Outlet:
-    """One window and its link: what `pyspark_mq.publishing` is, without threads. `promised` is told of each receipt that leaves."""
+    """One window and its link: what `pyspark_mq.publishing` is, without threads.
+
+    Args:
+        client: whose it is.
+        queue: where to.
+        window: of unanswered batches.
+        is_counted: whether a receipt promises the rows a place in the queue, which goes into the history.
+        promised: told of each such receipt when it leaves the broker.
+    """
 
     def __init__(
-        self, client: Client, queue: str, window: Window, *, is_staged: bool = False, promised: Callable[[Batch], None] | None = None
+        self, client: Client, queue: str, window: Window, *, is_counted: bool = True, promised: Callable[[Batch], None] | None = None
     ) -> None:
-        self._client, self._queue, self.window, self._is_staged, self._told = client, queue, window, is_staged, promised
+        self._client, self._queue, self.window, self._is_counted, self._told = client, queue, window, is_counted, promised
         self._link: PublishLink | None = None
         self.broken: MqError | None = None
 
@@ -110,7 +118,7 @@ class Outlet:
             return
         batch.attempts += 1
         command: Publish | MqError = Publish(header, batch.records, batch.crc32, batch.lanes)
-        if not self._is_staged and self._told is None and batch.attempts == 1 and self._client.rng.random() < 0.01:
+        if self._is_counted and self._told is None and batch.attempts == 1 and self._client.rng.random() < 0.01:
             command = InvalidRecords("damaged on its way")
         link.send((batch.request_id, command, lambda reply: self._promised(batch, reply)))
 
@@ -120,7 +128,7 @@ class Outlet:
             assert reply.duplicates in (0, reply.rows), reply
             if reply.duplicates:
                 self._client.counts["duplicates answered"] += 1
-            if not self._is_staged:
+            if self._is_counted:
                 batch.is_promised = True
                 offsets = reply.base_offset + np.arange(reply.rows)
                 self._client.history.acknowledged(batch.ids, self._queue, reply.partition, offsets)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from mq_broker.core.commands import Acknowledge, CloseSession, OpenSession, ReleaseView, RowsView, Settings
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import SnapshotSettings
@@ -23,16 +25,14 @@ from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
-from spark_tests.simulation.client import Client, World
-from spark_tests.simulation.consumers import Consumer, ranges_of
+from spark_tests.simulation.client import World
+from spark_tests.simulation.consumers import ranges_of
 from spark_tests.simulation.machine import Machine, Sizes
 from spark_tests.simulation.messages import rows_of
-from spark_tests.simulation.named import NamedProducer
 from spark_tests.simulation.network import Network
-from spark_tests.simulation.producers import Producer
-from spark_tests.simulation.writers import Writer
+from spark_tests.simulation.pipelines import outputs_of
+from spark_tests.simulation.population import population
 
-SHARED: Final = "shared"
 #: Operations after which all clients must have come to their end once nothing goes wrong any more.
 _HEALING_MAX: Final = 20_000
 
@@ -91,12 +91,7 @@ class Simulation:
         self._network = Network(random.Random(rng.random()), self.history, self.counts)
         priorities = rng.choice([[4], [0, 9], [4, 4, 4, 7], [*range(10)]])
         self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
-        self._clients: list[Client] = [
-            *(Producer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
-            *(NamedProducer(self._world, SHARED, number) for number in range(rng.randint(0, 1))),
-            *(Writer(self._world, SHARED, number) for number in range(rng.randint(0, 2))),
-            *(Consumer(self._world, SHARED, number) for number in range(rng.randint(1, 3))),
-        ]
+        self._clients, self._drained = population(self._world, rng)
         self._mishaps: list[tuple[int, Callable[[], None]]] = [
             (4, self._machine.kill), (4, self._machine.cut), (6, self._die_soon), (1, self._stop), (2, self._fail_soon),
             (3, self._fill), (2, self._jump),
@@ -109,7 +104,9 @@ class Simulation:
         for _ in range(operations):
             self._operation()
         self._heal()
-        self._drain(SHARED)
+        for queue in self._drained:
+            self._drain(queue)
+        self._judge_what_was_seen()
         self._check_recovery()
 
     def end(self) -> None:
@@ -158,7 +155,7 @@ class Simulation:
 
     def _serve_with(self, engine: Engine) -> None:
         self._network.deliver(engine)
-        engine.turn()
+        self._machine.turn()
 
     def _break_a_link(self) -> None:
         links = [link for link in self._network.links if not link.is_broken]
@@ -236,6 +233,15 @@ class Simulation:
         depth = self._answer(StatsRequest(destination=queue)).destination.depth_rows
         if depth:
             self.history.note(f"{depth} rows of {queue} are left that nobody was given")
+
+    def _judge_what_was_seen(self) -> None:
+        """What pipelines read is in their target, and what browsers saw is what others read."""
+        for inputs in self._world.inputs:
+            self.history.acknowledged(outputs_of(inputs))
+        attempted = np.unique(self.history.table("attempted")["id"])
+        for queue, rows in self._world.browsed:
+            if not np.isin(rows.ids, attempted).all():
+                self.history.note(f"a browser of {queue} saw what nobody ever sent")
 
     def _answer(self, command: Any) -> Any:
         """Asks the broker directly."""

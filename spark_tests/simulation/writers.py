@@ -21,9 +21,8 @@ Messages = Sequence[tuple[Ids, NDArray[np.int64]]]
 
 def stage(client: Client, queue: str, staged: produce_pb2.StagedSet, messages: Messages) -> Asking:
     """Stages batches under one token. Returns the error that ended it, or None when all of them are there."""
-    outlet = Outlet(client, queue, Window(queue, staged.token.hex(), 0, staged), is_staged=True)
+    outlet = Outlet(client, queue, Window(queue, staged.token.hex(), 0, staged), is_counted=False)
     for ids, priorities in messages:
-        client.world.hidden.update(ids.tolist())
         outlet.add(Batch(client.rng.randrange(client.world.partitions), ids, priorities))
     while not outlet.window.idle and outlet.broken is None:
         outlet.work()
@@ -95,6 +94,7 @@ class Writer(Sender):
         for ids, _ in messages:
             self.history.attempted(ids, attempt.group)
             attempt.ids += ids.tolist()
+        self.world.hidden.update(attempt.ids)
         attempt.tokens.append(produce_pb2.StagedToken(token=staged.token, rows=sum(len(ids) for ids, _ in messages)))
         attempt.error = yield from stage(self, self.queue, staged, messages)
 

@@ -1,0 +1,311 @@
+"""Readers with a checkpoint, as Spark's micro-batches are: they plan, read ranges, crash anywhere, start anew and read them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mq_wire.errors import IncarnationSuperseded, MqError, RunFenced, StoreFull
+from mq_wire.v1 import subscribe_pb2 as wire
+from mq_wire.v1.admin_pb2 import StatsRequest
+from mq_wire.v1.common_pb2 import Positions
+from spark_tests.oracle.marked import Rows
+from spark_tests.simulation.client import Asking, Client, Steps, World
+from spark_tests.simulation.network import FetchLink, RunLink
+
+Key = tuple[object, ...]
+
+
+class Crashed(Exception):
+    """This program ends here."""
+
+
+class Superseded(Exception):
+    """Its checkpoint is of no use any more."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What survives a crash: where the last finished batch ended, and the end of the next one where that was written down.
+
+    Attributes:
+        previous: start of the last finished batch; it stays readable until the next one is acknowledged.
+        query: under which the batches are numbered.
+        batch: number of the next batch.
+    """
+
+    who: wire.ConsumerRef
+    query: str
+    batch: int = 0
+    done: dict[int, int] = field(default_factory=dict)
+    planned: dict[int, int] | None = None
+    previous: dict[int, int] | None = None
+
+
+class Reader(Client):
+    """Reads one queue exactly once, whatever happens to it and the broker, as long as its checkpoint lives."""
+
+    def __init__(self, world: World, queue: str, number: int, *, named: bool) -> None:
+        super().__init__(world, f"{'named ' if named else ''}reader {number}")
+        self.queue = queue
+        self._consumer = f"reader-{number}" if named else ""
+        self._crash_rate = self.rng.choice([0.0, 0.01, 0.04])
+        self._queries = 0
+        self._checkpoint = self._new_checkpoint()
+        self._content: dict[Key, Rows] = {}  # of ranges that were read to their end
+        self._unconfirmed: set[Key] = set()
+        self._run = 0
+        self._link: RunLink | None = None
+        self._zombie: tuple[int, RunLink | None] | None = None  # an older start of this program that does not know it yet
+        self._is_idle = False
+
+    def _new_checkpoint(self) -> Checkpoint:
+        self._queries += 1
+        query = f"{self.name.replace(' ', '-')}-{self._queries}"
+        return Checkpoint(wire.ConsumerRef(destination=self.queue, consumer=self._consumer), query)
+
+    def body(self) -> Steps:
+        while True:
+            try:
+                yield from self._one_batch()
+                yield from self._sometimes_begin_anew()
+            except Crashed:
+                self.counts["readers that crashed"] += 1
+                self._end_program()
+                if self.rng.random() < 0.2:
+                    yield from self._replay_the_last_batch()
+            except Superseded:
+                self.counts["checkpoints superseded"] += 1
+                self._lose_checkpoint()
+            yield from self.work_as_before()
+            if self.world.is_finishing:
+                self._end_zombie()
+            if self.world.is_finishing and self._is_idle and (yield from self._nothing_is_left()):
+                break
+            yield None
+        self._end_program()
+        self._end_zombie()
+
+    def _one_batch(self) -> Asking:
+        if self._checkpoint.planned is None:
+            yield from self._plan()
+        planned = self._checkpoint.planned
+        if planned is None:
+            return
+        self._may_crash()
+        rows = Rows.joined([])
+        for _ in range(1 + (self.rng.random() < 0.2)):
+            rows = yield from self._read_range(self._checkpoint.done, planned)
+        self._may_crash()
+        yield from self.sink(self._checkpoint.query, self._checkpoint.batch, rows)
+        self._may_crash()
+        self._checkpoint = replace(
+            self._checkpoint, previous=self._checkpoint.done, done=planned, planned=None, batch=self._checkpoint.batch + 1
+        )
+        self._may_crash()
+        if self.rng.random() < 0.5:
+            yield from self._acknowledge(planned)
+
+    def sink(self, query: str, batch: int, rows: Rows) -> Asking:
+        """What becomes of the rows; here nothing."""
+        yield from ()
+
+    def work_as_before(self) -> Asking:
+        """Older starts of this program go on with what they had in hand; here nothing."""
+        yield from ()
+
+    def _plan(self) -> Asking:
+        who = yield from self._who()
+        request = wire.PlanRequest(
+            who=who, start=Positions(next=self._checkpoint.done), max_rows=self.rng.choice([1, 20, 200, 0]),
+            max_bytes=self.rng.choice([0, 300, 5000]), create=True,
+        )  # fmt: skip
+        plan = yield from self._call(request, everything_before=True)
+        self._is_idle = plan.idle
+        if plan.idle:
+            return
+        self._may_crash()  # before the offsets were written down
+        kept = wire.ConsumerRef()
+        kept.CopyFrom(self._checkpoint.who)
+        kept.cluster_id, kept.destination_id, kept.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        self._checkpoint = replace(self._checkpoint, who=kept, planned=dict(plan.end.next))
+
+    def _acknowledge(self, end: dict[int, int]) -> Asking:
+        who = yield from self._who()
+        yield from self._call(wire.AcknowledgeRangeRequest(who=who, end=Positions(next=end)), everything_before=True)
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def _read_range(self, start: dict[int, int], end: dict[int, int], *, is_replay: bool = False) -> Asking:
+        who = yield from self._who()
+        opened = yield from self._call(wire.OpenRangeRequest(who=who, start=Positions(next=start), end=Positions(next=end)))
+        if any(part.rows for part in opened.parts):
+            yield from self._wake_zombie(start, end)
+        self._may_crash()
+        found: list[Rows] = []
+        for part in opened.parts:
+            key = (self.queue, who.incarnation, part.partition, part.first, part.last)
+            rows, stamp = yield from self._fetch(part)
+            if len(rows) != part.rows and (len(rows) or any(len(other) for other in found)):
+                self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
+            self._compare(key, rows)
+            if not is_replay:
+                self.history.read(self.queue, self.world.saw(rows), stamp)
+                self._unconfirmed.add(key)
+            found.append(rows)
+        return Rows.joined(found)
+
+    def _fetch(self, part: wire.RangePart) -> Asking:
+        """Returns the rows of a part, and a moment from before the broker was asked for them last."""
+        following, stamp = part.first, self.history.stamp()
+        taken: list[Rows] = []
+        while True:
+            who = yield from self._who()
+            link: FetchLink = self.network.opened(FetchLink(self.network, wire.OpenFetch(
+                who=who, partition=part.partition, first=following, last=part.last, query_id=self._checkpoint.query,
+                batch_id=self._checkpoint.batch,
+            )))  # fmt: skip
+            while not link.is_broken or link.down:
+                yield link
+                while link.down:
+                    message = link.down.popleft()
+                    if message[0] == "end":
+                        link.end()
+                        rows = Rows.joined(taken)
+                        self._check_order(rows)
+                        return rows, stamp
+                    first, rows, _, _ = message
+                    if first < following:
+                        self.history.note(f"{self.name}: number {first} came again within one read, {following} was next")
+                    following = first + len(rows)
+                    taken.append(rows)
+                    self._may_crash()
+            if link.error is not None and not isinstance(link.error, StoreFull):
+                self._judge(link.error)
+
+    def _check_order(self, rows: Rows) -> None:
+        """A plan is made by priority, and by age within one."""
+        order = np.lexsort((rows.offsets, -rows.priorities))
+        if (order != np.arange(len(rows))).any():
+            self.history.note(f"{self.name}: rows of a plan that are not in the order of priority and offset")
+
+    def _compare(self, key: Key, rows: Rows) -> None:
+        before = self._content.setdefault(key, rows)
+        if before is not rows:
+            self.counts["ranges replayed"] += 1
+            if not (np.array_equal(before.ids, rows.ids) and np.array_equal(before.offsets, rows.offsets)):
+                self.history.note(f"{self.name}: {key} brought {len(before)} rows first, then {len(rows)} or others")
+
+    def _replay_the_last_batch(self) -> Asking:
+        """A checkpoint that lost its last commit: the batch before comes again, with the same rows."""
+        last = self._checkpoint
+        if last.previous is None or last.planned is not None:
+            return
+        try:
+            yield from self._read_range(last.previous, last.done, is_replay=True)
+        except Crashed:
+            self._end_program()
+
+    # -- calls -----------------------------------------------------------------------------------------------------------
+
+    def _who(self) -> Asking:
+        """Holds the run, anew where its link broke, and returns how this start of the program calls itself."""
+        while self._link is None or self._link.is_broken:
+            self._link = self.network.opened(RunLink(self.network, self._run))
+            yield self._link
+            if self._link.error is not None and not isinstance(self._link.error, StoreFull):
+                self.history.note(f"{self.name}: run {self._run} cannot be held: {self._link.error}")
+                raise Crashed
+            if self._link.is_broken:
+                yield None
+        self._run = self._link.run
+        who = wire.ConsumerRef()
+        who.CopyFrom(self._checkpoint.who)
+        who.run = self._run
+        return who
+
+    def _call(self, request: Any, *, everything_before: bool = False) -> Asking:
+        """Returns the reply. Where it confirms `everything_before`, that is written down when the reply leaves the broker."""
+        keys = tuple(self._unconfirmed) if everything_before else ()
+
+        def answered(reply: object) -> None:
+            if not isinstance(reply, MqError):
+                self._confirm(keys)
+
+        while True:
+            reply = yield from self.ask(request, answered=answered)
+            if not isinstance(reply, MqError):
+                return reply
+            if not isinstance(reply, StoreFull):
+                self._judge(reply)
+            yield None
+
+    def _confirm(self, keys: tuple[Key, ...]) -> None:
+        for key in sorted(self._unconfirmed.intersection(keys)):
+            self._unconfirmed.discard(key)
+            self.history.confirmed(self.queue, self._content[key])
+            self.history.read_range(key, self._content[key])
+
+    def _judge(self, error: MqError) -> None:
+        self.counts[f"reader: {type(error).__name__}"] += 1
+        if isinstance(error, IncarnationSuperseded):
+            raise Superseded
+        self.history.note(f"{self.name}: {type(error).__name__}: {error}")
+        raise Crashed
+
+    # -- the program -----------------------------------------------------------------------------------------------------
+
+    def _may_crash(self) -> None:
+        if self.rng.random() < self._crash_rate and not self.world.is_finishing:
+            raise Crashed
+
+    def _end_program(self) -> None:
+        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the same."""
+        if self._run and self._zombie is None and self.rng.random() < 0.3:
+            self._zombie = self._run, self._link
+        elif self._link is not None:
+            self._link.end()
+        self._run, self._link = 0, None
+
+    def _wake_zombie(self, start: dict[int, int], end: dict[int, int]) -> Asking:
+        """The older start goes on with the batch that the newer one has in hand: it must learn that it was replaced."""
+        if self._zombie is None:
+            return
+        run, _ = self._zombie
+        stale = wire.OpenRangeRequest(who=self._checkpoint.who, start=Positions(next=start), end=Positions(next=end))
+        stale.who.run = run
+        reply = yield from self.ask(stale)
+        self._end_zombie()
+        if isinstance(reply, RunFenced):
+            self.counts["zombies refused"] += 1
+        elif not isinstance(reply, MqError):
+            self.history.note(f"{self.name}: run {run} could open a range that run {self._run} had opened")
+
+    def _end_zombie(self) -> None:
+        if self._zombie is not None and self._zombie[1] is not None:
+            self._zombie[1].end()
+        self._zombie = None
+
+    def _sometimes_begin_anew(self) -> Asking:
+        """Somebody deletes the checkpoint."""
+        if self.world.is_finishing or self.rng.random() >= 0.01:
+            return
+        old = self._checkpoint
+        self._end_program()
+        self._lose_checkpoint()
+        if old.who.consumer or not old.who.incarnation:
+            self.counts["takeovers"] += 1
+            return
+        # Without a name nobody takes over: an operator frees what the old checkpoint holds.
+        self.counts["releases"] += 1
+        yield from self.ask(wire.ReleaseConsumerRequest(destination=self.queue, consumer=old.who.incarnation.hex()))
+
+    def _lose_checkpoint(self) -> None:
+        self._checkpoint = self._new_checkpoint()
+        self._unconfirmed = set()  # whoever gets these rows next, it may be again
+
+    def _nothing_is_left(self) -> Asking:
+        reply = yield from self.ask(StatsRequest(destination=self.queue))
+        return not isinstance(reply, MqError) and not reply.destination.depth_rows
