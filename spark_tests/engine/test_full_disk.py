@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import AddCredit, CloseRun, CloseSession, HoldRun, OpenSession, ReleaseView, RowsView, Settings, Tick
+from mq_broker.core.commands import (
+    AddCredit,
+    CloseRun,
+    CloseSession,
+    HoldRun,
+    OpenSession,
+    ReleaseView,
+    ResolveFetch,
+    RowsView,
+    Settings,
+    Tick,
+)
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
@@ -15,7 +26,7 @@ from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import StoreFull
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, PlanRequest
+from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch, PlanRequest
 from spark_tests.core import commands
 from spark_tests.core.worlds import CLUSTER
 from spark_tests.engine.worlds import JOURNAL
@@ -81,8 +92,11 @@ def test_credit_is_taken_and_a_new_session_opened() -> None:
 def test_views_let_go_of_their_segments() -> None:
     full = FullBroker()
     full.open(rows=ROWS)
-    full.answer(OpenBrowseRequest(destination="q"))
     full.fill()
+    opened = full.answer(OpenBrowseRequest(destination="q"))
+    (view,) = full.answer(ResolveFetch(OpenFetch(browse=opened.browse, last=ROWS)))
+    assert view.selection.rows == ROWS
+    full.answer(ReleaseView(view))
     assert full.broker.state.pins
     for view in full.views:
         full.answer(ReleaseView(view))

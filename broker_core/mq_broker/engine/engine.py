@@ -18,7 +18,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import Acknowledge, AddCredit, CloseRun, CloseSession, OpenSession, Publish, ReleaseView, RowsView, Tick
+from mq_broker.core.commands import (
+    Acknowledge,
+    AddCredit,
+    CloseRun,
+    CloseSession,
+    OpenSession,
+    Publish,
+    ReleaseView,
+    ResolveFetch,
+    RowsView,
+    Tick,
+)
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
@@ -271,9 +282,9 @@ class Engine:
         Raises:
             StoreFull: for commands that may write and can be refused.
         """
-        ledger, state = self._broker.ledger, self._broker.state
+        ledger = self._broker.ledger
         ledger.has_room = True
-        if isinstance(command, _WRITE_NOTHING) or (isinstance(command, OpenSession) and command.open.destination in state.by_name):
+        if self._writes_nothing(command):
             return
         try:
             self._reserve(command, size)
@@ -281,6 +292,11 @@ class Engine:
             if not isinstance(command, _NEVER_REFUSED):
                 raise
             ledger.has_room = False
+
+    def _writes_nothing(self, command: Any) -> bool:
+        if isinstance(command, OpenSession):
+            return command.open.destination in self._broker.state.by_name
+        return isinstance(command, _WRITE_NOTHING) or (isinstance(command, ResolveFetch) and bool(command.open.browse))
 
     def _reserve(self, command: Any, size: int) -> None:
         size = min(size, self._journal.turn_bytes_max // 2)
