@@ -72,7 +72,7 @@ class Journal:
 
     @classmethod
     def open_behind(cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> Journal:
-        """Opens the journal in a new segment behind all that are there, whatever these hold. `position` has the last turn and generation."""
+        """Opens the journal in a new segment behind all others, whatever these hold. `position` has the last turn and generation."""
         journal = cls(disk, settings, uuid, position)
         journal._segments.find(needed_from=None)
         try:
@@ -393,6 +393,7 @@ class Journal:
 
     def _store_full(self) -> StoreFull:
         return StoreFull(
-            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes}: "
+            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes} "
+            f"and {self._settings.spare_bytes} stay free for snapshots: "
             "consume and acknowledge, or give the data directory more space"
         )
