@@ -150,7 +150,9 @@ class History:
 
     def _add(self, name: str, *columns: Any) -> None:
         if len(columns[0]):
-            chunk = tuple(np.array(np.broadcast_to(column, len(columns[0])), np.int64) for column in columns)
+            rows = len(columns[0])
+            chunk = tuple(np.array(c, np.int64) if np.ndim(c) else np.full(rows, c, np.int64) for c in columns)
+            assert all(len(column) == rows for column in chunk), name
             with self._lock:
                 self._tables[name].append(chunk)
 
