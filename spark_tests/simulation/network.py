@@ -35,6 +35,8 @@ from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.messages import rows_of
 
 _BROKEN: Final = "the connection broke"
+#: Rows of one batch at most, chosen anew each time; 0 = as many as there are. Small ones are slow.
+_BATCH_ROWS: Final = (*[0] * 17, 7, 7, 1)
 
 
 def ignore(reply: Any) -> None:
@@ -166,7 +168,7 @@ class _RowsLink(Link):
     def send_rows(self, engine: Engine) -> None:
         view, stamp = self.outbox.popleft()
         if not self.is_broken:
-            batches = [*engine.read(view, 0, self.network.rng.choice([0, 0, 1, 7]))]
+            batches = [*engine.read(view, 0, self.network.rng.choice(_BATCH_ROWS))]
             rows = rows_of(batches)
             assert len(rows) == view.selection.rows, f"{len(rows)} rows read of {view.selection.rows}"
             self.network.counts["rows sent"] += len(rows)
