@@ -106,10 +106,10 @@ class Scene(ListWorld):
     # Staged sets.
 
     def stage(self, token: int, first: int = 0, rows: int = 2, **more: Any) -> produce.Receipt:
-        """`more`: queue, partition, epoch, query, batch, values, skip."""
-        staged = produce.StagedSet(
-            token=token.to_bytes(16, "big"), epoch=more.get("epoch", 1), query_id=more.get("query", "q1"), batch_id=more.get("batch", 0)
-        )
+        """`more`: queue, partition, epoch (one that may write), query, batch, values, skip."""
+        query = more.get("query", "q1")
+        epoch = more.get("epoch") or max(self.broker.state.query_epochs.get(query, 0), 1)
+        staged = produce.StagedSet(token=token.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=more.get("batch", 0))
         values = more.get("values") or [(b"%d" % at, 4) for at in range(first, first + rows)]
         receipt: produce.Receipt = self.handle(
             commands.publish(more.get("queue", QUEUE), more.get("partition", 0), ("", 0), first, values, staged=staged)

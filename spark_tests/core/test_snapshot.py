@@ -131,4 +131,4 @@ def test_attempts_plans_and_fences_survive() -> None:
     kept.take()
     restored = kept.restored().state
     assert restored.fenced_batches == {("q1", 3)}
-    assert restored.query_epochs == {"q1": 5}
+    assert restored.query_epochs == {"q1": 6}

@@ -234,8 +234,31 @@ def test_a_newer_writer_discards_what_older_ones_staged_and_they_are_refused_als
     scene.handle(produce.DiscardStagedRequest(tokens=[token(3)]))
     scene.broker = scene.replayed()
     for first in (0, 2):
-        with pytest.raises(EpochFenced, match="replaced by epoch 2"):
+        with pytest.raises(EpochFenced, match="epoch 1 of query q1 is over, 2 is"):
             scene.stage(1, epoch=1, first=first)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["committed", "committed again"])
+def test_a_task_that_lost_writes_nothing_once_its_batch_is_committed(again: bool) -> None:
+    """Speculation and retries leave attempts behind that go on: their rows would stay staged, since nobody commits them ever."""
+    scene = Scene()
+    scene.stage(1, epoch=1)
+    scene.commit((1, 2))
+    if again:  # the commit log was not written: the batch runs again, under an epoch of its own
+        scene.stage(2, epoch=2)
+        assert scene.commit((2, 2)).already_committed
+    scene.broker = scene.replayed()
+    with pytest.raises(EpochFenced, match="or whose batch is committed"):
+        scene.stage(3, epoch=2 if again else 1)
+    assert not scene.broker.state.staged
+    scene.stage(4, epoch=3, batch=1)
+    assert scene.commit((4, 2), version=1).rows == 2
+
+
+def test_the_highest_epoch_of_all_ends_too() -> None:
+    scene = Scene()
+    scene.stage(1, epoch=2**64 - 1)
+    assert scene.commit((1, 2)).rows == 2
 
 
 def test_batch_writes_without_a_query_do_not_fence_each_other() -> None:

@@ -144,6 +144,9 @@ def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, b
     for token in what.tokens:
         del state.staged[token]
         state.dirty.add(("staged", token))
+    if what.epochs_below > state.query_epochs.get(what.query_id, 0):
+        state.query_epochs[what.query_id] = what.epochs_below
+        state.dirty.add(("broker",))
 
 
 def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:

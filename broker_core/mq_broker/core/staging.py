@@ -24,6 +24,8 @@ from mq_wire.store.v1.store_pb2 import Entry, Records, Staged
 from mq_wire.v1 import produce_pb2 as produce
 
 QUERY_OWNER = "query:"
+#: An epoch that no broker gave may come from the wire all the same.
+_EPOCH_MAX = 2**64 - 1
 
 
 def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) -> produce.TakeEpochResponse:
@@ -74,8 +76,8 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     newest = state.query_epochs.get(staged.query_id, 0) if staged.query_id else 0
     if staged.epoch < newest:
         raise EpochFenced(
-            f"writer epoch {staged.epoch} of query {staged.query_id} was replaced by epoch {newest}: this task belongs "
-            "to an attempt that is over"
+            f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that may write: this task belongs to "
+            "an attempt that was replaced, or whose batch is committed"
         )
     held = state.staged.get(staged.token)
     if held is None and first:
@@ -148,7 +150,7 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
                 "rows": rows,
             }
         )
-    _discard_batches(ledger, query, request.version)
+    _end_batches(ledger, query, request.version, sets)
     state.totals.published += rows
     return produce.CommitStagedResponse(rows=rows)
 
@@ -187,9 +189,9 @@ def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, mark
             f"version {request.version} of {who} was committed with {marker.rows} rows and now has {request.rows}: either the query is not "
             "deterministic, or the checkpoint lost its last offsets. Check both; batchMismatch=keep keeps what was committed"
         )
-    _discard(ledger, (token.token for token in request.tokens))
-    query = _query_of(request.owner)
-    _discard_batches(ledger, query, request.version)
+    sets = [held for token in request.tokens if (held := ledger.state.staged.get(token.token)) is not None]
+    _discard(ledger, (held.token for held in sets))
+    _end_batches(ledger, _query_of(request.owner), request.version, sets)
     return produce.CommitStagedResponse(already_committed=True, rows=marker.rows)
 
 
@@ -198,16 +200,22 @@ def _query_of(owner: str) -> str:
     return owner.removeprefix(QUERY_OWNER) if owner.startswith(QUERY_OWNER) else ""
 
 
-def _discard_batches(ledger: Ledger, query: str, through: int) -> None:
+def _end_batches(ledger: Ledger, query: str, through: int, sets: Iterable[StagedSet]) -> None:
+    """Drops what else was staged for these batches, and ends the epoch of the sets that were chosen.
+
+    A task that lost may still be at work: what it sent from now on would begin a set that nobody ever commits.
+    """
     if query:
-        _discard(ledger, (s.token for s in ledger.state.staged.values() if s.query_id == query and s.batch_id <= through))
+        over = max((min(held.epoch + 1, _EPOCH_MAX) for held in sets if held.query_id == query), default=0)
+        tokens = (s.token for s in ledger.state.staged.values() if s.query_id == query and s.batch_id <= through)
+        _discard(ledger, tokens, query, over if over > ledger.state.query_epochs.get(query, 0) else 0)
 
 
-def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
+def _discard(ledger: Ledger, tokens: Iterable[bytes], query: str = "", epochs_below: int = 0) -> int:
     known = [token for token in dict.fromkeys(tokens) if token in ledger.state.staged]
     rows = sum(ledger.state.staged[token].rows for token in known)
-    if known:
-        ledger.record(staged_discarded={"tokens": known})
+    if known or epochs_below:
+        ledger.record(staged_discarded={"tokens": known, "query_id": query if epochs_below else "", "epochs_below": epochs_below})
     return rows
 
 

@@ -63,6 +63,7 @@ def commit(
     """Returns (committed before, rows)."""
     query = owner.removeprefix("query:") if owner.startswith("query:") else ""
     older = [token for token, held in model.staged.items() if query and held.query == query and held.batch <= version]
+    epochs = [held.epoch for token, _ in tokens if (held := model.staged.get(token)) is not None and held.query == query]
     if owner and (owner, target) in model.markers:
         known_version, known_rows = model.markers[owner, target]
         if version < known_version:
@@ -71,6 +72,7 @@ def commit(
             if rows != known_rows and not keep:
                 raise BatchMismatch(str(rows))
             _discard(model, [*(token for token, _ in tokens), *older])
+            _end_epoch(model, query, epochs)
             return True, known_rows
     for token, count in tokens:
         held = model.staged.get(token)
@@ -91,7 +93,14 @@ def commit(
     if owner:
         model.markers[owner, target] = (version, rows)
     _discard(model, older)
+    _end_epoch(model, query, epochs)
     return False, rows
+
+
+def _end_epoch(model: Model, query: str, epochs: Sequence[int]) -> None:
+    """Whose sets are committed writes no more."""
+    if query and epochs:
+        model.query_epochs[query] = max(model.query_epochs.get(query, 0), max(epochs) + 1)
 
 
 def discard(model: Model, tokens: Sequence[bytes]) -> int:

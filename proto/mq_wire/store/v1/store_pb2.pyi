@@ -185,10 +185,14 @@ class StagedRange(_message.Message):
     def __init__(self, set: _Optional[int] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., base: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class StagedDiscarded(_message.Message):
-    __slots__ = ("tokens",)
+    __slots__ = ("tokens", "query_id", "epochs_below")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_BELOW_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    query_id: str
+    epochs_below: int
+    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., query_id: _Optional[str] = ..., epochs_below: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("partition", "offsets")
