@@ -16,7 +16,7 @@ from mq_broker.engine.quarantine import say
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
-from mq_wire.errors import DataLost, JournalDamaged, MqError
+from mq_wire.errors import DataLost, JournalDamaged, MqError, StoreFull
 from mq_wire.store.v1.store_pb2 import Entry, Moved, Records
 
 #: Moved between two turns at most, so that nobody waits long for the cleaner.
@@ -52,17 +52,26 @@ class Cleaner:
                 self._work = iter(left)
                 return
 
+    def clear(self, broker: Broker, segment: int) -> None:
+        """Begins with this segment, however much is left in it."""
+        self._work = iter(list(space.survivors(broker.state, segment)))
+
     def step(self, broker: Broker, now_us: int) -> bool:
         """Moves a little; returns whether the segment is done."""
         if self._work is None:
             return False
         size = 0
-        for frames, one in enumerate(self._work, 1):
-            size += self._move(broker, one, now_us)
-            if size >= STEP_BYTES or frames >= STEP_FRAMES:
-                break
-        else:
-            self._work = None
+        try:
+            for frames, one in enumerate(self._work, 1):
+                size += self._move(broker, one, now_us)
+                if size >= STEP_BYTES or frames >= STEP_FRAMES:
+                    break
+            else:
+                self._work = None
+        except StoreFull:
+            self._work = None  # what was moved is moved; the rest stays where it is until there is room
+            self._journal.commit()
+            return False
         self._journal.commit()
         return self._work is None
 

@@ -20,6 +20,8 @@ Aside = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: After a snapshot found no room, so long until the next attempt.
 _RETRY_US: Final = 10_000_000
+#: While publishes are refused for want of room, it is looked so often whether any can be given back.
+_RELIEF_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Housekeeping:
         self._covered = store.position()
         self._changed_us: int | None = None
         self._not_before_us = 0
+        self._relief_due_us = 0
         self._writing: _Writing | None = None
 
     @property
@@ -104,15 +107,30 @@ class Housekeeping:
             return
         if not broker.state.dirty:
             self._changed_us = None
-            return
-        if self._changed_us is None:
+        elif self._changed_us is None:
             self._changed_us = now_us
-        if now_us >= self._not_before_us and (
+        if now_us >= self._not_before_us and (self._is_due(broker, now_us) or self._is_needed_for_room(broker, now_us)):
+            self._begin(broker)
+
+    def _is_due(self, broker: Broker, now_us: int) -> bool:
+        return self._changed_us is not None and (
             self._written_bytes() >= self._settings.bytes
             or now_us - self._changed_us >= self._settings.interval_us
             or broker.state.damage_found
-        ):
-            self._begin(broker)
+        )
+
+    def _is_needed_for_room(self, broker: Broker, now_us: int) -> bool:
+        """Publishes are refused: what was consumed comes back now, and not when the next two snapshots would be due.
+
+        Only segments before the older snapshot can be given back, so a second snapshot may be needed although nothing has changed.
+        """
+        if not self._journal.is_short or now_us < self._relief_due_us:
+            return False
+        self._relief_due_us = now_us + _RELIEF_US
+        if self.reclaim(broker) or self._cleaner.busy:
+            return False
+        older = self._store.older_position()
+        return (self._journal.segments()[0][0] if older is None else older.segment) < self._journal.position.segment
 
     def _written_bytes(self) -> int:
         position, covered = self._journal.position, self._covered

@@ -50,6 +50,8 @@ class Journal:
         self._file: DiskFile | None = None
         self._hand: TurnBuilder | None = None
         self._closed = False
+        #: Whether entries were refused for want of a segment, and none since that could have been.
+        self.is_short = False
         #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted one counts as failed.
         self._failure: BaseException | str | None = None
 
@@ -191,8 +193,10 @@ class Journal:
         """
         self._check()
         if self.fits(size_bytes):
-            if not for_state and not self._ensure(1):
-                raise self._store_full()
+            if not for_state:
+                if not self._ensure(1):
+                    raise self._store_full()
+                self.is_short = False
             return
         if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
             raise LimitExceeded(
@@ -373,6 +377,7 @@ class Journal:
             self.recycle()
         if not self._ensure(kept_back + 1):
             raise self._store_full()
+        self.is_short = self.is_short and not kept_back
         self._failure = _INTERRUPTED
         try:
             segment, file = self._segments.open_next(self._position.turn + 1)
@@ -392,6 +397,7 @@ class Journal:
             raise
 
     def _store_full(self) -> StoreFull:
+        self.is_short = True
         return StoreFull(
             f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes} "
             f"and {self._settings.spare_bytes} stay free for snapshots: "

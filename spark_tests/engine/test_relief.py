@@ -1,0 +1,123 @@
+"""Publishes that are refused for want of room: what is consumed makes room at once, not when a snapshot happens to be due."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings, Tick
+from mq_broker.engine.cleaner import Cleaner
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.opening import recover
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.testing.memory_disk import MemoryDisk
+from mq_wire import envelope
+from mq_wire.errors import StoreFull
+from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
+from mq_wire.v1.produce_pb2 import PublishHeader
+from spark_tests.support.clock import FakeClock
+
+SEGMENT = JournalSettings(segment_bytes=8 << 20, pool_segments=2, fill_in_background=False)
+ROWS = 1000
+
+
+def at_once(work: Callable[[], None]) -> Callable[[], None]:
+    work()
+    return lambda: None
+
+
+class SmallBroker:
+    """An engine with default snapshot settings on a disk with room for six segments; snapshots lie on a disk of their own."""
+
+    def __init__(self) -> None:
+        self.disks, self.clock = (MemoryDisk(capacity_bytes=6 * SEGMENT.segment_bytes), MemoryDisk()), FakeClock()
+        settings = Settings(default_partitions=1)
+        broker, self.journal, housekeeping = recover(*self.disks, b"c" * 16, UUID(int=7), settings, SEGMENT, created=False, aside=at_once)
+        self.engine = Engine(broker, self.journal, housekeeping, self.clock.wall_us)
+        self.views: list[RowsView] = []
+        self.sent = 0
+        opening = OpenConsumer(destination="q", credit=Credit(rows=1 << 30, bytes=1 << 40), create=True)
+        self.session = self.engine.answer(OpenSession(opening, self.views.append)).session
+
+    def publish(self) -> None:
+        values = [f"{self.sent}-{row}".encode().ljust(500) for row in range(ROWS)]
+        records = envelope.encode(pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE)))
+        header = PublishHeader(destination="q", producer_id="p", first_sequence=self.sent * ROWS, rows=ROWS, columns=envelope.VALUE)
+        self.engine.answer(Publish(header, records, zlib.crc32(records), 4))
+        self.sent += 1
+
+    def publish_until_refused(self) -> None:
+        with pytest.raises(StoreFull, match="consume and acknowledge"):
+            self._publish_for_ever()
+
+    def _publish_for_ever(self) -> None:
+        for _ in range(1000):
+            self.publish()
+
+    def acknowledge(self, first: int, last: int) -> None:
+        while self.views:
+            self.engine.answer(ReleaseView(self.views.pop()))
+        self.engine.answer(Acknowledge(self.session, [(0, np.array([first], np.int64), np.array([last], np.int64))]))
+
+    def seconds_pass(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.engine.submit(Tick(), lambda reply: None)
+            self.engine.turn()
+
+
+def test_what_is_consumed_makes_room() -> None:
+    small = SmallBroker()
+    small.publish_until_refused()
+    small.acknowledge(0, small.sent * ROWS)
+    small.seconds_pass(5)
+    small.publish()
+    assert len(small.journal.segments()) < 4
+
+
+def test_what_is_consumed_later_makes_room() -> None:
+    """The snapshots that were taken when nothing could be given back do not stand in the way."""
+    small = SmallBroker()
+    small.publish_until_refused()
+    small.seconds_pass(5)
+    with pytest.raises(StoreFull):
+        small.publish()
+    small.acknowledge(0, small.sent * ROWS)
+    small.seconds_pass(5)
+    small.publish()
+
+
+def test_a_broker_with_room_takes_no_snapshots_for_it() -> None:
+    small = SmallBroker()
+    for _ in range(20):
+        small.publish()
+    small.seconds_pass(10)
+    assert small.disks[1].list_names() == []
+
+
+def test_survivors_without_room_to_go_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cleaner that finds no room must not end the broker."""
+    small = SmallBroker()
+    small.publish_until_refused()
+    small.disks[0].capacity_bytes = 0
+    # One row stays in each frame, so that nothing is free without being moved.
+    for frame in range(small.sent):
+        small.acknowledge(frame * ROWS + 1, (frame + 1) * ROWS)
+    refused = []
+
+    def refuse(cleaner: Cleaner, size_bytes: int) -> None:
+        refused.append(size_bytes)
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cleaner, "_make_room", refuse)
+        small.seconds_pass(5)
+    assert refused
+    assert small.engine.failed is None
+    small.seconds_pass(10)
+    small.publish()
