@@ -77,6 +77,7 @@ class Journal:
         """Opens the journal in a new segment behind all others, whatever these hold. `position` has the last turn and generation."""
         journal = cls(disk, settings, uuid, position)
         journal._segments.find(needed_from=None)
+        journal._segments.number_min = position.segment
         try:
             journal._pool.start()
         except OSError as error:
@@ -398,8 +399,4 @@ class Journal:
 
     def _store_full(self) -> StoreFull:
         self.is_short = True
-        return StoreFull(
-            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes} "
-            f"and {self._settings.spare_bytes} stay free for snapshots: "
-            "consume and acknowledge, or give the data directory more space"
-        )
+        return self._pool.refusal()

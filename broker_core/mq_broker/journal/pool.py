@@ -14,7 +14,7 @@ from typing import Final
 
 from mq_broker.journal.disk import Disk, DiskFile
 from mq_broker.journal.settings import JournalSettings
-from mq_wire.errors import StorageFailed
+from mq_wire.errors import StorageFailed, StoreFull
 
 _CHUNK: Final = bytes(1 << 20)
 #: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that moment.
@@ -97,6 +97,13 @@ class SegmentPool:
                 else:
                     self._changed.wait()
             return True
+
+    def refusal(self) -> StoreFull:
+        """Returns the error for whoever wanted a file when `ensure` said no."""
+        return StoreFull(
+            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes} "
+            f"and {self._settings.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data directory more space"
+        )
 
     def take(self) -> tuple[str, DiskFile]:
         """Takes a file out of the pool, under its pool name; call `ensure(1)` first."""
