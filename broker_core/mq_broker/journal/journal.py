@@ -37,7 +37,7 @@ _INTERRUPTED: Final = "a write was interrupted"
 
 
 class Journal:
-    """See the module. Made by `create` or `recover`."""
+    """See the module. Made by `create` or `recover`. `is_short`: entries were refused for want of a segment, and none taken since."""
 
     def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> None:
         self._disk = disk
@@ -49,9 +49,7 @@ class Journal:
         self._segment: Segment | None = None
         self._file: DiskFile | None = None
         self._hand: TurnBuilder | None = None
-        self._closed = False
-        #: Whether entries were refused for want of a segment, and none since that could have been.
-        self.is_short = False
+        self._closed = self.is_short = False
         #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted one counts as failed.
         self._failure: BaseException | str | None = None
 
@@ -74,7 +72,7 @@ class Journal:
 
     @classmethod
     def open_behind(cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> Journal:
-        """Opens the journal in a new segment behind all others, whatever these hold. `position` has the last turn and generation."""
+        """Opens the journal in a new segment, of at least that number, whatever the others hold; `position` has the last turn too."""
         journal = cls(disk, settings, uuid, position)
         journal._segments.find(needed_from=None)
         journal._segments.number_min = position.segment
@@ -104,8 +102,7 @@ class Journal:
         Raises (also from the iterator):
             JournalDamaged: acknowledged data is damaged or missing; nothing was changed.
             DataDirectoryUnusable: of an unknown version or another journal.
-            StoreFull: no room to open a generation.
-            StorageFailed: a write failed.
+            StoreFull, StorageFailed: no room to open a generation, or a write failed.
         """
         journal = cls(disk, settings, uuid, start or BEGINNING)
         journal._segments.find(needed_from=journal._position.segment)
@@ -189,15 +186,13 @@ class Journal:
 
         Raises:
             StoreFull: the disk has no room for another segment; nothing was changed.
-            LimitExceeded: more than a segment holds.
-            StorageFailed: a write failed.
+            LimitExceeded, StorageFailed: more than a segment holds; a write failed.
         """
         self._check()
         if self.fits(size_bytes):
-            if not for_state:
-                if not self._ensure(1):
-                    raise self._store_full()
-                self.is_short = False
+            if not for_state and not self._ensure(1):
+                raise self._store_full()
+            self.is_short = self.is_short and for_state
             return
         if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
             raise LimitExceeded(
