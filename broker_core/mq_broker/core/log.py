@@ -192,6 +192,15 @@ class PartitionLog:
         self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
         return old
 
+    def insert(self, frame: tuple[int, ...], left: BitMap64) -> None:
+        """Adds a frame among the others, where damage left none: a repair has found its rows `left` elsewhere."""
+        index = self.index()
+        at = int(np.searchsorted(index.bases, np.uint64(frame[0])))
+        self._frames = np.insert(index.frames, at, np.array(frame, FRAME))
+        self._bases = np.insert(index.bases, at, np.uint64(frame[0]))
+        self._start, self._count, self._view = 0, self._count + 1, None
+        self.sparse = {**self.sparse, frame[0]: left}
+
     def bury(self, base: int) -> None:
         """Takes the frame at `base`, of which no row is left, out of the index."""
         index = self.index()

@@ -20,12 +20,14 @@ from mq_wire.errors import (
     StagedSetUnknown,
 )
 from mq_wire.limits import TOKEN_BYTES
-from mq_wire.store.v1.store_pb2 import Entry, Records, Staged
+from mq_wire.store.v1.store_pb2 import Entry, Records, Staged, StagedRange
 from mq_wire.v1 import produce_pb2 as produce
 
 QUERY_OWNER = "query:"
 #: An epoch that no broker gave may come from the wire all the same.
 _EPOCH_MAX = 2**64 - 1
+#: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit into a turn.
+_RANGES_MAX = 16_384
 
 
 def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) -> produce.TakeEpochResponse:
@@ -148,11 +150,25 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
                 "version": request.version,
                 "run_id": request.run_id,
                 "rows": rows,
+                "ranges": _ranges(state, sets),
             }
         )
     _end_batches(ledger, query, request.version, sets)
     state.totals.published += rows
     return produce.CommitStagedResponse(rows=rows)
+
+
+def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
+    """Returns where the rows of each set go: at the next offset of their partition, one set behind the other."""
+    following: dict[tuple[int, int], int] = {}
+    ranges = []
+    for number, held in enumerate(sets):
+        for (destination, partition), rows in held.next_sequence.items():
+            key = (destination, partition)
+            base = following.get(key, state.by_number[destination].partitions[partition].log.next_offset)
+            following[key] = base + rows
+            ranges.append(StagedRange(set=number, destination=destination, partition=partition, base=base, rows=rows))
+    return ranges if len(ranges) <= _RANGES_MAX else []
 
 
 def _whole_set(state: State, token: produce.StagedToken, request: produce.CommitStagedRequest) -> StagedSet:

@@ -126,6 +126,8 @@ class Segments:
         self._lock = threading.Lock()
         self._by_number: dict[int, Segment] = {}
         self._mapped: list[Segment] = []
+        #: No segment gets a lower number.
+        self.number_min = 1
         self.sector_bytes = settings.sector_bytes or disk.sector_bytes
 
     def find(self, needed_from: int | None) -> None:
@@ -184,7 +186,7 @@ class Segments:
 
     def open_next(self, first_turn: int) -> tuple[Segment, DiskFile]:
         """Makes the next segment from a file of the pool, durable under its name before anything is written into it."""
-        number = max(self._by_number, default=0) + 1
+        number = max(max(self._by_number, default=0) + 1, self.number_min)
         pool_name, file = self._pool.take()
         size = self._settings.segment_bytes
         file.write_at([encode_header(self._uuid, number, first_turn, size, self.sector_bytes)], 0)

@@ -64,12 +64,13 @@ class SnapshotStore:
     Args:
         disk: folder of the snapshots alone.
         uuid: of the journal; seeds the checksums.
+        any_state: whether none of the snapshots need be whole: a repair writes new ones.
 
     Raises:
         JournalDamaged: there are snapshots, and none of them is whole.
     """
 
-    def __init__(self, disk: Disk, uuid: UUID) -> None:
+    def __init__(self, disk: Disk, uuid: UUID, *, any_state: bool = False) -> None:
         self._disk = disk
         self._seed = frames.seed_of(uuid)
         self._kept: list[Manifest] = []
@@ -78,6 +79,7 @@ class SnapshotStore:
         self._last_number = 0
         #: Keys whose parts are the same in both kept snapshots; after a start that is not known, so all is copied once.
         self._same: set[str] = set()
+        self._any_state = any_state
         self._find()
 
     def _find(self) -> None:
@@ -96,9 +98,10 @@ class SnapshotStore:
                 continue
             self._kept.append(manifest)
         del self._kept[2:]
-        if self.damaged and not self._kept:
+        if self.damaged and not self._kept and not self._any_state:
             raise JournalDamaged(
-                f"no snapshot is whole: {'; '.join(self.damaged)}: restore the data directory from a copy; nothing was changed"
+                f"no snapshot is whole: {'; '.join(self.damaged)}: `mq verify` shows what it costs, `mq repair` goes on with what is left, "
+                "or restore the data directory from a copy; nothing was changed"
             )
 
     def load(self) -> tuple[JournalPosition, Iterator[tuple[str, bytes]]] | None:

@@ -1,0 +1,253 @@
+"""Reading a journal that is damaged: every turn that is whole, and what is left of the others.
+
+Recovery stops at the first wrong byte. Here each segment is read by itself: turns that are whole, and between them stretches that do not
+read. Of a stretch, single entries may be left; a frame's checksum covers its place and its turn, so none can be mistaken for another.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from mq_broker.journal import frames
+from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, Frame, FrameKind, Place, Reading
+from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
+from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
+from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
+from mq_wire.errors import JournalDamaged
+
+#: Trailers that are looked at to find the one of a turn; a turn has one, and remains of others may stand before it.
+_TRAILERS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEntry:
+    """An entry of a turn that is not whole. `body` is None also where it is damaged; `place` tells whether there was one."""
+
+    turn: int
+    generation: int
+    index: int
+    header: memoryview
+    body: memoryview | None
+    place: Place | None
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Bytes [start, end) of a segment that hold no whole turn. `wrong_at`: the first frame in them that is broken."""
+
+    segment: int
+    start: int
+    end: int
+    wrong_at: int
+    reading: Reading
+    entries: list[LeftEntry] = field(default_factory=list)
+    #: Highest turn and generation of which a frame is left, 0 without.
+    turn: int = 0
+    generation: int = 0
+
+
+class SalvageReader(TurnReader):
+    """Reads segments one by one, whatever is damaged in them."""
+
+    def read(self, segment: Segment) -> Iterator[Turn | Stretch]:
+        """Yields what a segment holds, in order; the last one is the stretch behind its last whole turn, mostly unused.
+
+        `position` is behind the last whole turn, also of the segments before.
+        """
+        view = self._segments.view(segment)
+        at = FIRST_POSITION
+        while at < len(view):
+            turn = self._next_here(segment, at)
+            if turn is None:
+                found = self._search(segment, view, at)
+                stop = found.start if found is not None else len(view)
+                if stop > at:
+                    yield self._left(segment.number, view, at, stop)
+                if found is None:
+                    return
+                turn = found
+            yield turn
+            self.position = turn.end
+            at = turn.end.position
+
+    def _next_here(self, segment: Segment, at: int) -> Turn | None:
+        """Returns the turn that follows the last one, where it begins at `at`."""
+        found = self._read_turn(segment.number, at)
+        return None if isinstance(found, Reading) else found
+
+    def _search(self, segment: Segment, view: memoryview, first: int) -> Turn | None:
+        """Returns the next whole turn behind `first` that is newer than the last one."""
+        last = self.position
+        places = candidates(view, first, segment.sector_bytes)
+        for position in places:
+            frame = frames.decode(view, segment.number, position, self._seed)
+            if not isinstance(frame, Frame) or frame.turn <= last.turn or frame.generation < last.generation:
+                continue
+            start = position
+            if frame.kind is FrameKind.TRAILER:
+                trailer = frames.decode_trailer_header(frame.header)
+                start = trailer.start if trailer is not None else -1
+            found = self._read_at(segment, view, start, frame, places)
+            if found is not None:
+                return found
+        self.position = last
+        return None
+
+    def _read_at(self, segment: Segment, view: memoryview, start: int, frame: Frame, places: list[int]) -> Turn | None:
+        """Reads the turn of `frame` that begins at `start`, by the trailer that says so: it names the turn before it too."""
+        last = self.position
+        behind = np.searchsorted(places, frame.position)
+        for position in places[int(behind) : int(behind) + _TRAILERS_MAX]:
+            closing = frames.decode(view, segment.number, position, self._seed)
+            if not isinstance(closing, Frame) or closing.kind is not FrameKind.TRAILER or closing.turn != frame.turn:
+                continue
+            trailer = frames.decode_trailer_header(closing.header)
+            if trailer is None or trailer.start != start or start < FIRST_POSITION:
+                continue
+            for generation in (closing.generation, closing.generation - 1):
+                self.position = JournalPosition(segment.number, start, closing.turn - 1, generation, trailer.previous_crc)
+                found = self._read_turn(segment.number, start)
+                self.position = last
+                if not isinstance(found, Reading):
+                    return found
+        return None
+
+    def _left(self, number: int, view: memoryview, start: int, end: int) -> Stretch:
+        """Returns what is left between two positions."""
+        stretch = Stretch(number, start, end, -1, Reading.UNWRITTEN)
+        last = self.position
+        words = np.frombuffer(view[start : end // 4 * 4], "<u4")
+        at = start
+        for position in (np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC_NUMBER) * ALIGNMENT + start).tolist():
+            frame = frames.decode(view, number, position, self._seed) if position >= at else Reading.STALE
+            if not isinstance(frame, Frame):
+                continue
+            if frame.turn <= last.turn or frame.generation < last.generation or frame.end > end:
+                continue
+            stretch.turn, stretch.generation = max(stretch.turn, frame.turn), max(stretch.generation, frame.generation)
+            body = frames.body_of(view, frame) if frame.has_body else None
+            if frame.kind is FrameKind.ENTRY:
+                place = frame.place() if frame.has_body else None
+                stretch.entries.append(LeftEntry(frame.turn, frame.generation, frame.index, frame.header, body, place))
+                if stretch.wrong_at < 0 and (position > at or (frame.has_body and body is None)):
+                    stretch.wrong_at = at if position > at else position
+            at = frame.end if body is not None or not frame.has_body else frame.body_position
+        if stretch.wrong_at < 0:
+            stretch.wrong_at = at
+        found = frames.decode(view, number, stretch.wrong_at, self._seed)
+        stretch.reading = found if isinstance(found, Reading) else Reading.BROKEN
+        return stretch
+
+
+def is_whole(segments: Segments, place: Place) -> bool:
+    """Says whether the bytes at a place are there and have the checksum that they were stored with."""
+    segment = segments.get(place.segment)
+    if segment is None:
+        return False
+    body = segments.view(segment)[place.position : place.position + place.size]
+    return len(body) == place.size and zlib.crc32(body) == place.crc
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot as found.
+
+    Attributes:
+        number: of its manifest.
+        manifest: None where that does not read.
+        lost: keys of parts that do not read.
+        damages: (file, position, what is wrong).
+    """
+
+    number: int
+    manifest: Manifest | None
+    lost: tuple[str, ...]
+    damages: tuple[tuple[str, int, str], ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.manifest is not None and not self.lost
+
+
+class SnapshotSalvage(SnapshotStore):
+    """The snapshots of a folder, whatever is damaged in them. `found` has all of them, newest first."""
+
+    def _find(self) -> None:
+        self.found: list[Snapshot] = []
+        for number in self._numbers("manifest-", ".mqm")[::-1]:
+            try:
+                manifest = self._read_manifest(number)
+            except JournalDamaged as error:
+                self.found.append(Snapshot(number, None, (), (_told(error),)))
+                continue
+            lost, damages = [], []
+            for key, place in manifest.parts.items():
+                try:
+                    self.part(manifest, key)
+                except JournalDamaged as error:
+                    lost.append(key)
+                    damages.append((pack_name(place.segment), place.position, _told(error)[2]))
+            self.found.append(Snapshot(number, manifest, tuple(lost), tuple(damages)))
+
+    def part(self, manifest: Manifest, key: str) -> bytes:
+        """Returns one part; raises JournalDamaged."""
+        ((_, body),) = self._parts(manifest, {key: manifest.parts[key]})
+        return body
+
+
+def _told(error: JournalDamaged) -> tuple[str, int, str]:
+    """Takes the message of a damaged manifest apart: file, position, what."""
+    where, _, what = str(error).partition(": ")
+    name, _, position = where.partition(", position ")
+    if not position:
+        name, _, what = where.partition(" ")
+    return name, int(position or 0), what
+
+
+class Relabelled:
+    """A disk of which some files stand under the names that their content claims, or are hidden. Else it is the disk below.
+
+    Args:
+        disk: below.
+        names: name shown -> name on the disk, or None = not shown.
+    """
+
+    def __init__(self, disk: Disk, names: dict[str, str | None]) -> None:
+        self._disk = disk
+        self.names = names
+        self.sector_bytes = disk.sector_bytes
+
+    def create(self, name: str) -> DiskFile:
+        return self._disk.create(name)
+
+    def open(self, name: str) -> DiskFile:
+        actual = self.names.get(name, name)
+        if actual is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return self._disk.open(actual)
+
+    def list_names(self) -> list[str]:
+        shown = {name for name in self._disk.list_names() if name not in self.names}
+        return sorted(shown | {name for name, actual in self.names.items() if actual is not None})
+
+    def rename(self, old: str, new: str) -> None:
+        self._disk.rename(old, new)
+
+    def remove(self, name: str) -> None:
+        self._disk.remove(name)
+
+    def sync_directory(self) -> None:
+        self._disk.sync_directory()
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes()

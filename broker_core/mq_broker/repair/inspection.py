@@ -1,0 +1,303 @@
+"""Everything that a data directory holds, read to the end whatever is damaged: what is wrong, and the state as far as it can be known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+
+from mq_broker.core import snapshot
+from mq_broker.core.broker import Broker
+from mq_broker.core.commands import Settings
+from mq_broker.journal import frames
+from mq_broker.journal.disk import Disk
+from mq_broker.journal.pool import SegmentPool
+from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn
+from mq_broker.journal.salvage import LeftEntry, SalvageReader, SnapshotSalvage, Stretch, is_whole
+from mq_broker.journal.segments import FIRST_POSITION, Segments, segment_name
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.repair.aftermath import Aftermath
+from mq_broker.repair.findings import Finding
+from mq_broker.repair.labels import relabel_segments, relabel_snapshots
+from mq_broker.repair.replay import Replay
+from mq_wire.errors import JournalDamaged
+
+#: What is forgotten of unnamed producers is the running broker's business.
+_SETTINGS: Final = Settings(anonymous_producers_max=1 << 31)
+
+
+class _NoSink:
+    """Nothing is decided while looking."""
+
+    def add(self, header: bytes, body: object, body_crc: int | None) -> None:
+        raise AssertionError("an inspection writes nothing")
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A stretch of which it is not known yet whether anything should be there. `tail`: nothing whole stands behind it in its segment."""
+
+    stretch: Stretch
+    tail: bool
+
+
+class Inspection:
+    """Reads everything at once; nothing is changed. Memory: the state, as a broker has it.
+
+    Attributes:
+        findings: what is damaged, in the order of the files.
+        broker: the state, without the rows that are lost.
+        segments: of the journal, under their own numbers.
+        position: the last turn and generation of which there is any trace.
+        damaged: numbers of segments in which something is damaged.
+
+    Raises:
+        JournalDamaged: neither a snapshot nor the beginning of the journal is left: there is no state to start from.
+        DataDirectoryUnusable: of another journal, or of a newer version.
+    """
+
+    def __init__(self, journal_disk: Disk, snapshot_disk: Disk, cluster_id: bytes, journal_id: UUID) -> None:
+        self.journal_id = journal_id
+        self.journal_disk, self.findings = relabel_segments(journal_disk, journal_id)
+        self.snapshot_disk, misplaced = relabel_snapshots(snapshot_disk, journal_id)
+        self.findings += misplaced
+        self.broker = Broker(cluster_id, _SETTINGS, _NoSink(), lambda: os.urandom(16))
+        self.replay = Replay(self.broker.state)
+        self.damaged: set[int] = set()
+        self.turns = self.bytes = self.snapshots = 0
+        settings = JournalSettings(fill_in_background=False)
+        self.segments = Segments(self.journal_disk, settings, journal_id, SegmentPool(self.journal_disk, settings))
+        self.segments.find(needed_from=None)
+        self._missing: dict[int, Finding] = {}
+        self._unsound: list[tuple[int, int, int, Finding | None]] = []
+        self._sound: list[tuple[int, int, int]] = []
+        self._aftermath = Aftermath(self.broker.state, self.replay)
+        self._pending: list[_Pending] = []
+        self._base = self._read_snapshots()
+        self._last = BEGINNING
+        self._read_journal()
+        self._aftermath.settle()
+        self._check_rows()
+
+    # ---- snapshots
+
+    def _read_snapshots(self) -> JournalPosition:
+        store = SnapshotSalvage(self.snapshot_disk, self.journal_id)
+        self.snapshots = len(store.found)
+        whole = next((found for found in store.found if found.whole), None)
+        for found in store.found:
+            for name, position, what in found.damages:
+                self.findings.append(Finding(self.snapshot_disk.names.get(name) or name, position, what))
+        if whole is not None and whole.manifest is not None:
+            parts = ((key, store.part(whole.manifest, key)) for key in whole.manifest.parts)
+            snapshot.restore(self.broker.state, parts)
+            return whole.manifest.position
+        if self.segments.get(1) is None:
+            raise JournalDamaged(
+                "no snapshot is whole and the journal's beginning was reclaimed: what the queues hold cannot be known. Restore the data "
+                "directory from a copy"
+            )
+        return BEGINNING
+
+    # ---- journal
+
+    def _read_journal(self) -> None:
+        reader = SalvageReader(self.segments, frames.seed_of(self.journal_id), None)
+        known = [segment.sector_bytes for segment in self.segments if segment.first_turn is not None]
+        before = 0
+        for segment in self.segments:
+            if segment.first_turn is None:
+                segment.sector_bytes = known[0] if known else segment.sector_bytes
+                self._find(segment.number, 0, "the header is damaged, or the file is not as long as it was")
+            self._miss(before + 1, segment.number)
+            before = segment.number
+            for item, tail in _with_tail(reader.read(segment)):
+                if isinstance(item, Stretch):
+                    self._pending.append(_Pending(item, tail))
+                else:
+                    self._take(item)
+            if not reader.position.turn:
+                reader.position = BEGINNING
+        last = self.segments.get(before)
+        if last is not None and last.followed:
+            self._miss(before + 1, before + 2)
+            self._aftermath.lose_state(last.size)
+            self._missing[before + 1].state = _undone(self._last.turn + 1, None)
+        self._end()
+
+    def _miss(self, first: int, stop: int) -> None:
+        """Segments [first, stop) are not there: reclaimed, or lost."""
+        for number in range(first, stop):
+            if number >= self._base.segment:
+                self._missing[number] = Finding(segment_name(number), 0, "the file is missing")
+                self.findings.append(self._missing[number])
+
+    def _take(self, turn: Turn) -> None:
+        """A whole turn, and with it the answer what the stretches before it are."""
+        if self._pending or turn.number != self._last.turn + 1:
+            self._judge(turn.number, turn.end.generation)
+        self.turns += 1
+        self.bytes += turn.end.position - turn.start
+        self._sound.append((turn.end.segment, turn.start, turn.end.position))
+        self._last = turn.end
+        if turn.number > self._base.turn:
+            for header, body, place in turn.entries:
+                self.replay.entry(header, body, place)
+
+    def _judge(self, following: int, generation: int) -> None:
+        """Says of each pending stretch whether it is unused or damaged, when turn `following` is the next one that is whole."""
+        first = self._last.turn + 1
+        missing = following - first if self._last.turn or first > self._base.turn else 0
+        lost = [pending.stretch for pending in self._pending if not pending.tail or (missing and self._should_be_in(pending.stretch))]
+        for pending in self._pending:
+            if pending.stretch not in lost:
+                self._unsound.append((pending.stretch.segment, pending.stretch.start, pending.stretch.end, None))
+        self._pending.clear()
+        for stretch in lost:
+            self._damage(stretch, first, following - 1)
+        if following - 1 > self._base.turn and (missing or lost):
+            first = max(first, self._base.turn + 1)
+            absent = [finding for number, finding in self._missing.items() if self._last.segment < number]
+            self._salvage(lost, first, following - 1, generation, absent)
+
+    def _should_be_in(self, stretch: Stretch) -> bool:
+        """Whether missing turns should stand at the end of a segment: not where the next file is missing, or was reclaimed with them."""
+        return self.segments.get(stretch.segment + 1) is not None or bool(stretch.turn)
+
+    def _damage(self, stretch: Stretch, first: int, last: int) -> Finding:
+        turns = f"turn {first} is damaged" if first >= last else f"turns {first} to {last} are damaged"
+        finding = self._find(stretch.segment, stretch.wrong_at, f"{turns} ({stretch.reading.value})")
+        self._unsound.append((stretch.segment, stretch.start, stretch.end, finding))
+        return finding
+
+    def _find(self, number: int, position: int, what: str) -> Finding:
+        name = segment_name(number)
+        finding = Finding(self.journal_disk.names.get(name) or name, position, what)
+        self.findings.append(finding)
+        self.damaged.add(number)
+        return finding
+
+    def _salvage(self, lost: list[Stretch], first: int, last: int, generation: int, absent: list[Finding]) -> None:
+        """Applies what is left of turns [first, last], and notes what the state may lack."""
+        entries = sorted(
+            (entry for stretch in lost for entry in stretch.entries if first <= entry.turn <= last and entry.generation <= generation),
+            key=lambda entry: (entry.turn, entry.generation, entry.index),
+        )
+        findings = [finding for *_, finding in self._unsound if finding is not None][-len(lost) :] if lost else []
+        findings += absent
+        self.replay.blame = findings[0] if findings else None
+        for entry in entries:
+            self.replay.entry(entry.header, entry.body, entry.place)
+        if not self._is_all(lost, entries, first, last, generation):
+            size = sum(stretch.end - stretch.start for stretch in lost) + sum(self._size_of(finding) for finding in absent)
+            self._aftermath.lose_state(size)
+            for finding in findings:
+                finding.state = _undone(first, last)
+
+    def _size_of(self, finding: Finding) -> int:
+        return max((segment.size for segment in self.segments), default=0)
+
+    def _is_all(self, lost: list[Stretch], entries: list[LeftEntry], first: int, last: int, generation: int) -> bool:
+        """Whether every entry of the damaged turn is there: then only bytes of rows, or nothing at all, can be lost."""
+        if first > last:
+            return True
+        if len(lost) != 1 or first != last:
+            return False
+        stretch = lost[0]
+        sector_bytes = self.segments[stretch.segment].sector_bytes
+        if not entries:  # a turn without entries opens a generation
+            return generation > self._last.generation and stretch.end - stretch.start == sector_bytes
+        if [entry.index for entry in entries] != list(range(len(entries))):
+            return False
+        end = stretch.start + sum(
+            frames.frame_bytes(len(entry.header), entry.place.size if entry.place is not None else None) for entry in entries
+        )
+        return frames.align(end + frames.TRAILER_BYTES, sector_bytes) == stretch.end
+
+    def _end(self) -> None:
+        """Behind the last whole turn: a torn tail, unless something stands behind it that could not have been begun otherwise."""
+        last = self._last
+        seen = max((pending.stretch.turn for pending in self._pending), default=0)
+        generation = max((pending.stretch.generation for pending in self._pending), default=0)
+        turn = max(last.turn, self._base.turn)
+        if seen >= last.turn + 2 or self._base.turn > last.turn or not last.turn:
+            what = [pending.stretch for pending in self._pending if pending.stretch.segment >= last.segment]
+            turn, generation = max(turn, seen), max(generation, last.generation, self._base.generation)
+            ends = max(seen - 1, self._base.turn)
+            for stretch in what:
+                self._damage(stretch, last.turn + 1, ends)
+            first = max(last.turn + 1, self._base.turn + 1)
+            self._salvage(what, first, ends, generation, [])
+            if self._base.turn > last.turn and what:
+                self._aftermath.lose_state(sum(stretch.end - stretch.start for stretch in what if stretch.turn))
+        for pending in self._pending:
+            self._unsound.append((pending.stretch.segment, pending.stretch.start, pending.stretch.end, None))
+        self._pending.clear()
+        names = self.journal_disk.names.keys() | {segment_name(number) for number in self._missing}
+        hidden = [int(name[8:18]) for name in names]
+        self.position = JournalPosition(
+            max([*hidden, *(segment.number for segment in self.segments)], default=0) + 1,
+            FIRST_POSITION,
+            turn,
+            max(generation, last.generation, self._base.generation),
+            last.trailer_crc if turn == last.turn else 0,
+        )
+
+    # ---- rows
+
+    def _check_rows(self) -> None:
+        """Looks at the bytes of every frame that lies in no whole turn, and takes the rows out whose bytes are not there."""
+        rows = sorted((segment << 32 | start, segment << 32 | end) for segment, start, end in self._sound)
+        starts = np.array([start for start, _ in rows], np.uint64)
+        ends = np.array([end for _, end in rows], np.uint64)
+        for destination in self.broker.state.by_number.values():
+            for number, partition in enumerate(destination.partitions):
+                index = partition.log.index()
+                keys = index.frames["segment"] << np.uint64(32) | index.frames["position"]
+                at = np.searchsorted(starts, keys, side="right") - 1
+                sound = (at >= 0) & (keys < ends[np.maximum(at, 0)]) if len(rows) else np.zeros(len(keys), bool)
+                for frame in index.frames[~sound]:
+                    place = frames.Place(*(int(frame[field]) for field in ("segment", "position", "size", "crc")))
+                    if not is_whole(self.segments, place):
+                        self._aftermath.lose_frame(destination, number, int(frame["base"]), self._finding_of(place))
+        for token, held in list(self.broker.state.staged.items()):
+            broken = [frame.place for frame in held.frames if not is_whole(self.segments, _place(frame.place))]
+            if broken:
+                self._aftermath.drop_set(token, self._finding_of(_place(broken[0])))
+        self._aftermath.lose_holes()
+
+    def _finding_of(self, place: frames.Place) -> Finding:
+        for segment, start, end, finding in self._unsound:
+            if finding is not None and segment == place.segment and start <= place.position < end:
+                return finding
+        if self.segments.get(place.segment) is None:
+            if place.segment not in self._missing:
+                self._missing[place.segment] = Finding(segment_name(place.segment), 0, "the file is missing")
+                self.findings.append(self._missing[place.segment])
+            return self._missing[place.segment]
+        return self._find(place.segment, place.position, f"{place.size} bytes do not have the checksum that they were stored with")
+
+
+def _place(place: object) -> frames.Place:
+    return frames.Place(*(getattr(place, name) for name in ("segment", "position", "size", "crc")))
+
+
+def _undone(first: int, last: int | None) -> str:
+    turns = f"turns {first} and later" if last is None else f"turn {first}" if first >= last else f"turns {first} to {last}"
+    return f"what {turns} decided is lost: rows acknowledged there may be delivered again, and plans and commits are undone"
+
+
+def _with_tail(items: Iterator[Turn | Stretch]) -> Iterator[tuple[Turn | Stretch, bool]]:
+    """Yields each item with whether it is the last one of its segment."""
+    before: Turn | Stretch | None = None
+    for item in items:
+        if before is not None:
+            yield before, False
+        before = item
+    if before is not None:
+        yield before, True
+

@@ -1,0 +1,171 @@
+"""What is whole goes on without what is not.
+
+In this order, so that a crash at any step leaves a directory that can be repaired again:
+
+1. Damaged files are copied aside, with a report of what they cost.
+2. A new segment is begun behind all others. Rows that still lie in damaged segments are copied there.
+3. Two snapshots of the state are written, so that no start needs anything from before.
+4. The damaged files are removed.
+
+Nothing is removed that was not copied, and nothing before what replaces it is durable.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mq_broker.core import snapshot, space
+from mq_broker.core.log import KeptPlace
+from mq_broker.core.staged import StagedFrame
+from mq_broker.engine.cleaner import Cleaner
+from mq_broker.journal.disk import Disk
+from mq_broker.journal.frames import Place, frame_bytes
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.settings import SEGMENT_BYTES_DEFAULT, JournalSettings
+from mq_broker.journal.snapshots import SnapshotStore
+from mq_broker.repair.findings import Finding, lost_rows
+from mq_broker.repair.inspection import Inspection
+from mq_wire.errors import StorageFailed, StoreFull
+from mq_wire.store.v1.store_pb2 import Entry
+
+REPORT: Final = "report.json"
+_COPY_BYTES: Final = 8 << 20
+_HEADER_ROOM: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The disks of a data directory, and where damaged files are copied: a folder of this repair's own, made when it is asked for."""
+
+    journal: Disk
+    snapshots: Disk
+    aside: Callable[[], Disk]
+
+
+def repair(folders: Folders, inspection: Inspection, settings: JournalSettings | None = None) -> Disk | None:
+    """Repairs what an inspection of the same folders has found; returns where the damaged files are, None where nothing is damaged.
+
+    The state of the inspection is used up. `settings`: as the broker's; by default segments as large as those that are there.
+
+    Raises:
+        StoreFull: no room for copies, rows or snapshots; repair again when there is.
+        StorageFailed: a write failed; likewise.
+    """
+    if not inspection.findings:
+        return None
+    try:
+        aside = folders.aside()
+        damaged = _set_aside(folders, inspection.findings, aside)
+        _report(aside, inspection.findings, finished=False)
+        _carry_on(folders, inspection, settings or _settings(inspection))
+        for disk, names in damaged:
+            for name in set(names) & set(disk.list_names()):
+                disk.remove(name)
+            disk.sync_directory()
+        _report(aside, inspection.findings, finished=True)
+    except OSError as error:
+        raise StorageFailed(f"the repair broke off: {error}: check the disk and repair again, nothing is lost by that") from error
+    return aside
+
+
+def _settings(inspection: Inspection) -> JournalSettings:
+    sizes = [segment.size for segment in inspection.segments if segment.first_turn is not None]
+    return JournalSettings(segment_bytes=max(sizes, default=SEGMENT_BYTES_DEFAULT), fill_in_background=False)
+
+
+def _set_aside(folders: Folders, findings: list[Finding], aside: Disk) -> list[tuple[Disk, list[str]]]:
+    """Copies every damaged file that is there; returns them."""
+    damaged = []
+    for disk in (folders.journal, folders.snapshots):
+        names = sorted({finding.file for finding in findings} & set(disk.list_names()))
+        for name in names:
+            _copy(disk, aside, name)
+        damaged.append((disk, names))
+    aside.sync_directory()
+    return damaged
+
+
+def _copy(source: Disk, target: Disk, name: str) -> None:
+    original, copy = source.open(name), target.create(name)
+    try:
+        size = original.size()
+        if size > target.free_bytes():
+            raise StoreFull(f"no room for a copy of {name} ({size} bytes): give the data directory more space, or move its quarantine away")
+        for position in range(0, size, _COPY_BYTES):
+            copy.write_at([original.read_at(position, _COPY_BYTES)], position)
+        copy.sync()
+    finally:
+        original.close()
+        copy.close()
+
+
+def _report(aside: Disk, findings: list[Finding], *, finished: bool) -> None:
+    content = {
+        "findings": [finding.as_json() for finding in findings],
+        "finished": finished,
+        "lost_rows": sum(len(offsets) for offsets in lost_rows(findings).values()),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    name = f"{REPORT}.new"
+    if name in aside.list_names():
+        aside.remove(name)
+    file = aside.create(name)
+    try:
+        file.write_at([(json.dumps(content, indent=2) + "\n").encode()], 0)
+        file.sync()
+    finally:
+        file.close()
+    aside.rename(name, REPORT)
+    aside.sync_directory()
+
+
+def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSettings) -> None:
+    """Writes what a start will need: live rows of damaged segments, and the state, twice."""
+    broker = inspection.broker
+    journal = Journal.open_behind(inspection.journal_disk, settings, inspection.journal_id, inspection.position)
+    try:
+        broker.ledger.sink = journal
+        now_us = time.time_ns() // 1000
+        cleaner = Cleaner(journal, settings.segment_bytes)
+        for number in sorted(inspection.damaged):
+            cleaner.clear(broker, number)
+            while cleaner.busy:
+                cleaner.step(broker, now_us)
+        _move_staged(inspection, journal)
+        journal.commit()
+        left = inspection.damaged & space.live_segments(broker.state)
+        if left:
+            raise StoreFull(f"no room for the rows of segments {sorted(left)}: give the data directory more space and repair again")
+        store = SnapshotStore(folders.snapshots, inspection.journal_id, any_state=True)
+        for _ in range(2):
+            snapshot.mark_all(broker.state)
+            parts, _kept = snapshot.take(broker.state, ())
+            store.write(journal.position, parts)
+    finally:
+        journal.close()
+
+
+def _move_staged(inspection: Inspection, journal: Journal) -> None:
+    """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order, stays as it is."""
+    state = inspection.broker.state
+    for held in state.staged.values():
+        for at, frame in enumerate(held.frames):
+            if frame.place.segment not in inspection.damaged:
+                continue
+            body = journal.body(Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc))
+            header = Entry(time_us=held.last_time_us, staged=frame.entry).SerializeToString()
+            room = frame_bytes(len(header) + _HEADER_ROOM, body.size)
+            if not journal.fits(room):
+                journal.commit()
+                journal.reserve(room, for_state=True)
+            place = journal.add(header, body, zlib.crc32(body))
+            assert place is not None
+            moved = KeptPlace(place.segment, place.position, place.size, place.crc)
+            held.frames[at] = StagedFrame(frame.entry, moved, frame.priorities)
+
+

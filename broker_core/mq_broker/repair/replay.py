@@ -1,0 +1,351 @@
+"""Entries applied to a state that lacks some of those before them.
+
+Entries say in absolute terms what they did: offsets, numbers of plans, identities. So what is missing shows, and what is there still
+counts. Where something is missing, the rule is: no row is taken for acknowledged that was not; no number is given twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from mq_broker.core import apply
+from mq_broker.core.audit import SKIPPED, Range
+from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.selection import offsets_array, range_bitmap
+from mq_broker.core.staged import Marker, StagedFrame, StagedSet
+from mq_broker.core.state import State
+from mq_broker.journal.frames import Place
+from mq_broker.repair.findings import Finding
+from mq_wire.errors import DataDirectoryUnusable
+from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT
+from mq_wire.store.v1 import store_pb2 as store
+
+_NAMESPACE: Final = UUID("6f0c1e9c-4b0e-4a5b-9a5e-3f2f6d3f7a10")
+
+#: (destination number, partition).
+Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Replay:
+    """`holes`: offsets that were given to rows which nothing is left of, per partition; what was acknowledged later is none."""
+
+    state: State
+    holes: dict[Key, BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    #: Frames whose bytes were found damaged while reading: (segment, position).
+    damaged: set[tuple[int, int]] = field(default_factory=set)
+    #: What else there is to say.
+    notes: list[str] = field(default_factory=list)
+    #: What new holes come of, and the holes with what they came of.
+    blame: Finding | None = None
+    blamed: list[tuple[Key, BitMap64, Finding | None]] = field(default_factory=list)
+    #: Partitions whose end is known from an entry behind all that is missing.
+    sure: set[Key] = field(default_factory=set)
+
+    def entry(self, header: bytes | memoryview, body: memoryview | None, place: Place | None) -> None:
+        """Applies one entry. `body` None with a `place`: its bytes are damaged."""
+        entry = store.Entry.FromString(bytes(header))
+        kind = entry.WhichOneof("what")
+        if kind is None:
+            raise DataDirectoryUnusable("the journal holds an entry that this version does not know: use the newer mq that wrote it")
+        handler = _HANDLERS.get(kind)
+        given = self._body(entry, kind, body, place) if place is not None else None
+        if handler is not None:
+            handler(self, getattr(entry, kind), entry, given)
+        else:
+            apply.apply(self.state, entry, given)
+
+    def _body(self, entry: store.Entry, kind: str, body: memoryview | None, place: Place) -> apply.Body:
+        records = getattr(entry, kind).records
+        if body is not None:
+            return apply.Body(place, apply.priorities_of(records, pa.py_buffer(body)))
+        self.damaged.add((place.segment, place.position))
+        return apply.Body(place, records.priority_plus_one - 1 if records.priority_plus_one else PRIORITY_DEFAULT)
+
+    # What entries name, made where it is missing.
+
+    def _destination(self, number: int, partitions: int = 1) -> Destination:
+        state = self.state
+        found = state.by_number.get(number)
+        if found is None:
+            name = f"recovered.{number}"
+            identity = uuid5(_NAMESPACE, f"{state.cluster_id.hex()}/{number}").bytes
+            found = state.by_number[number] = state.by_name[name] = Destination(number, name, identity, [])
+            state.next_destination = max(state.next_destination, number + 1)
+            self.notes.append(f"the entry that created destination {number} is lost: its rows are in {name!r}, under a new identity")
+        while len(found.partitions) < partitions:
+            found.partitions.append(Partition(state.settings.anonymous_producers_max))
+        return found
+
+    def partition(self, number: int, partition: int) -> Partition:
+        """Returns a partition, made where nothing is known of it yet."""
+        return self._destination(number, partition + 1).partitions[partition]
+
+    def _grow(self, number: int, partition: int, end: int) -> None:
+        """Offsets below `end` were given: those that no entry tells of are holes."""
+        log = self.partition(number, partition).log
+        if end > log.next_offset:
+            hole = range_bitmap(log.next_offset, end)
+            self.holes[number, partition] |= hole
+            self.blamed.append(((number, partition), hole, self.blame))
+            log.next_offset = end
+
+    def _consumer(self, number: int, incarnation: bytes) -> Consumer | None:
+        destination = self.state.by_number.get(number)
+        return destination.consumers.get(incarnation) if destination is not None else None
+
+    # One for each kind of entry that leans on others.
+
+    def _created(self, what: store.DestinationCreated, entry: store.Entry, _: apply.Body | None) -> None:
+        old = self.state.by_name.get(what.name)
+        if what.destination in self.state.by_number:
+            return
+        if old is not None:  # its deletion is lost
+            apply.apply(self.state, store.Entry(destination_deleted={"destination": old.number}), None)
+        following = self.state.next_destination
+        apply.apply(self.state, entry, None)
+        self.state.next_destination = max(following, what.destination + 1)
+
+    def _deleted(self, what: store.DestinationDeleted, entry: store.Entry, _: apply.Body | None) -> None:
+        for key in [key for key in self.holes if key[0] == what.destination]:
+            del self.holes[key]
+        if what.destination in self.state.by_number:
+            apply.apply(self.state, entry, None)
+
+    def _published(self, what: store.Published, entry: store.Entry, body: apply.Body | None) -> None:
+        assert body is not None
+        partition = self.partition(what.destination, what.partition)
+        if what.base_offset < partition.log.next_offset:
+            return  # a remain of a turn that was cut: its offsets went to others
+        self._grow(what.destination, what.partition, what.base_offset)
+        self.sure.add((what.destination, what.partition))
+        apply.apply(self.state, entry, body)
+        if (body.place.segment, body.place.position) in self.damaged:
+            # Never "a duplicate" of rows that are gone.
+            skipped = Range(what.first_sequence, what.records.rows, 0, SKIPPED, entry.time_us)
+            partition.audit.marks[what.producer_id].ranges[-1] = skipped
+
+    def _skipped(self, what: store.Skipped, entry: store.Entry, _: apply.Body | None) -> None:
+        self.partition(what.destination, what.partition)
+        apply.apply(self.state, entry, None)
+
+    def _staged(self, what: store.Staged, entry: store.Entry, body: apply.Body | None) -> None:
+        self.partition(what.destination, what.partition)
+        apply.apply(self.state, entry, body)
+
+    def _committed(self, what: store.StagedCommitted, entry: store.Entry, _: apply.Body | None) -> None:
+        if self._in_order(what):
+            apply.apply(self.state, entry, None)
+            self.sure.update((given.destination, given.partition) for given in what.ranges)
+            return
+        for at, token in enumerate(what.tokens):
+            held = self.state.staged.pop(token, None)
+            self.state.dirty.add(("staged", token))
+            ranges = [given for given in what.ranges if given.set == at]
+            if ranges or held is None:
+                for given in ranges:
+                    self._take_range(given, held, entry.time_us)
+            else:
+                for frame in held.frames:
+                    partition = self.partition(frame.entry.destination, frame.entry.partition)
+                    self._take(partition, frame, partition.log.next_offset, entry.time_us)
+        if what.owner:
+            self.state.markers[what.owner, what.target] = Marker(what.version, what.run_id, what.rows)
+        self.state.dirty.add(("broker",))
+
+    def _in_order(self, what: store.StagedCommitted) -> bool:
+        """Whether all sets are there, and their rows get the offsets that they got."""
+        following: dict[Key, int] = {}
+        for given in what.ranges:
+            key = (given.destination, given.partition)
+            if given.base != following.get(key, self.partition(*key).log.next_offset):
+                return False
+            following[key] = given.base + given.rows
+        sets = [self.state.staged.get(token) for token in what.tokens]
+        whole: dict[Key, int] = {}
+        for held in sets:
+            for frame in held.frames if held is not None else ():
+                key = (frame.entry.destination, frame.entry.partition)
+                whole[key] = whole.get(key, 0) + frame.entry.records.rows
+        given_rows: dict[Key, int] = {}
+        for given in what.ranges:
+            key = (given.destination, given.partition)
+            given_rows[key] = given_rows.get(key, 0) + given.rows
+        return None not in sets and (not what.ranges or whole == given_rows)
+
+    def _take_range(self, given: store.StagedRange, held: StagedSet | None, time_us: int) -> None:
+        partition = self.partition(given.destination, given.partition)
+        if given.base < partition.log.next_offset:
+            return
+        here = (given.destination, given.partition)
+        self.sure.add(here)
+        for frame in held.frames if held is not None else ():
+            if (frame.entry.destination, frame.entry.partition) == here:
+                base = given.base + frame.entry.first_sequence
+                self._grow(*here, base)
+                self._take(partition, frame, base, time_us)
+        self._grow(*here, given.base + given.rows)
+
+    def _take(self, partition: Partition, frame: StagedFrame, base: int, time_us: int) -> None:
+        records = frame.entry.records
+        priority = frame.priorities if isinstance(frame.priorities, int) else -1
+        partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
+        partition.ready.add_rows(base, frame.priorities, records.rows)
+
+    def _discarded(self, what: store.StagedDiscarded, entry: store.Entry, _: apply.Body | None) -> None:
+        _keep(what.tokens, [token for token in what.tokens if token in self.state.staged])
+        apply.apply(self.state, entry, None)
+
+    def _acknowledged(self, what: store.Acknowledged, entry: store.Entry, _: apply.Body | None) -> None:
+        self._known_rows(what.destination, what.rows, entry)
+        for rows in what.rows:
+            self.holes[what.destination, rows.partition] -= BitMap64.deserialize(rows.offsets)
+
+    def _returned(self, what: store.Returned, entry: store.Entry, _: apply.Body | None) -> None:
+        self._known_rows(what.destination, what.rows, entry)
+
+    def _quarantined(self, what: store.Quarantined, entry: store.Entry, _: apply.Body | None) -> None:
+        self._known_rows(what.destination, what.rows, entry)
+
+    def _known_rows(self, destination: int, named: Any, entry: store.Entry) -> None:
+        for rows in named:
+            self._grow(destination, rows.partition, BitMap64.deserialize(rows.offsets).max() + 1)
+        apply.apply(self.state, entry, None)
+
+    def _minted(self, what: store.ConsumerMinted, entry: store.Entry, _: apply.Body | None) -> None:
+        destination = self._destination(what.destination)
+        before = destination.consumer_named(what.consumer)
+        if before is not None:  # the entry that ended it is lost
+            self._end(destination, before, what.incarnation)
+        apply.apply(self.state, entry, None)
+
+    def _end(self, destination: Destination, consumer: Consumer, successor: bytes) -> None:
+        pending = [plan.number for plan in consumer.pending()]
+        ended = {"destination": destination.number, "incarnation": consumer.incarnation, "successor": successor, "returned": pending}
+        apply.apply(self.state, store.Entry(consumer_ended=ended), None)
+
+    def _planned(self, what: store.Planned, entry: store.Entry, _: apply.Body | None) -> None:
+        consumer = self._consumer(what.destination, what.incarnation)
+        if consumer is None:
+            self.notes.append(
+                f"consumer {what.incarnation.hex()} is not known any more: rows of its plan {what.plan} may be delivered again"
+            )
+            return
+        if what.plan < consumer.next_plan:
+            return
+        if what.plan > consumer.next_plan:
+            end = consumer.next | {given.partition: given.first for given in what.assignments}
+            consumer.add(Plan(what.plan - 1, what.run, entry.time_us, {}, end, returned=True))
+        plan = apply.plan_of(what, entry.time_us, consumer.next)
+        destination = self.state.by_number[what.destination]
+        for number, assigned in plan.assignments.items():
+            selection = assigned[1]
+            if not selection.rows:
+                continue
+            self._grow(what.destination, number, selection.span()[1])
+            self._take_from_others(destination, number, selection.offsets())
+            destination.partitions[number].ready.discard(selection.offsets())
+        consumer.add(plan)
+        consumer.run = max(consumer.run, what.run)
+
+    def _take_from_others(self, destination: Destination, number: int, offsets: BitMap64) -> None:
+        """Who still seems to hold rows that are planned anew has given them back: the entry that says so is lost."""
+        for consumer, plan in list(destination.plans()):
+            if plan.pending and number in plan.assignments and plan.assignments[number][1].offsets().intersect(offsets):
+                returned = {"destination": destination.number, "incarnation": consumer.incarnation, "plans": [plan.number]}
+                apply.apply(self.state, store.Entry(plans_returned=returned), None)
+
+    def _plans_returned(self, what: store.PlansReturned, entry: store.Entry, _: apply.Body | None) -> None:
+        consumer = self._consumer(what.destination, what.incarnation)
+        if consumer is not None:
+            _keep(what.plans, [n for n in what.plans if n in consumer.plans and consumer.plans[n].pending])
+            apply.apply(self.state, entry, None)
+
+    def _plans_acknowledged(self, what: store.PlansAcknowledged, entry: store.Entry, _: apply.Body | None) -> None:
+        if self._consumer(what.destination, what.incarnation) is not None:
+            apply.apply(self.state, entry, None)
+
+    def _range(self, what: store.RangeOpened | store.RangeRead, entry: store.Entry, _: apply.Body | None) -> None:
+        consumer = self._consumer(what.destination, what.incarnation)
+        if consumer is not None:
+            _keep(what.plans, [n for n in what.plans if n in consumer.plans])
+            if isinstance(what, store.RangeOpened):
+                _keep(what.failed, [n for n in what.failed if n in consumer.plans])
+            apply.apply(self.state, entry, None)
+
+    def _ended(self, what: store.ConsumerEnded, entry: store.Entry, _: apply.Body | None) -> None:
+        consumer = self._consumer(what.destination, what.incarnation)
+        if consumer is None:
+            self._destination(what.destination).ended.setdefault(what.incarnation, (what.successor, ""))
+            return
+        known = [plan.number for plan in consumer.pending()]
+        _keep(what.acknowledged, [n for n in what.acknowledged if n in known])
+        _keep(what.returned, [n for n in known if n not in what.acknowledged])
+        apply.apply(self.state, entry, None)
+
+    def _moved(self, what: store.Moved, entry: store.Entry, body: apply.Body | None) -> None:
+        assert body is not None
+        if (body.place.segment, body.place.position) in self.damaged:
+            return  # where the rows were moved from, they may still be
+        left = BitMap64.deserialize(what.offsets)
+        partition = self.partition(what.destination, what.partition)
+        index = partition.log.index()
+        first, last = index.between(left.min(), left.min() + 1)
+        covered = first < last and int(index.bases[first]) + int(index.frames["span"][first]) > left.max()
+        if covered:
+            apply.apply(self.state, entry, body)
+        elif left.min() >= partition.log.next_offset or left & self.holes[what.destination, what.partition]:
+            self._insert(partition, what, body, left)
+
+    def _insert(self, partition: Partition, what: store.Moved, body: apply.Body, left: BitMap64) -> None:
+        """Takes rows in whose first entry is lost, from the copy that the cleaner made."""
+        self._grow(what.destination, what.partition, left.max() + 1)
+        holes = self.holes[what.destination, what.partition]
+        back = left & holes
+        holes -= back
+        span = left.max() - left.min() + 1
+        priority = body.priorities if isinstance(body.priorities, int) else -1
+        number = partition.log.number_of(what.producer_id)
+        place = (body.place.segment, body.place.position, body.place.size, body.place.crc)
+        frame = (left.min(), span, what.records.columns, *place, number, priority, what.sequence_shift, what.append_time_us)
+        partition.log.insert(frame, left)
+        if isinstance(body.priorities, int):
+            partition.ready.add([(body.priorities, back)])
+        else:
+            offsets = offsets_array(left)
+            partition.ready.add((p, BitMap64(offsets[body.priorities == p].astype(np.uint64)) & back) for p in range(PRIORITIES))
+
+
+def _keep(repeated: Any, left: list[Any]) -> None:
+    del repeated[:]
+    repeated.extend(left)
+
+
+_HANDLERS: Final[dict[str, Any]] = {
+    "destination_created": Replay._created,
+    "destination_deleted": Replay._deleted,
+    "published": Replay._published,
+    "skipped": Replay._skipped,
+    "staged": Replay._staged,
+    "staged_committed": Replay._committed,
+    "staged_discarded": Replay._discarded,
+    "acknowledged": Replay._acknowledged,
+    "returned": Replay._returned,
+    "quarantined": Replay._quarantined,
+    "consumer_minted": Replay._minted,
+    "planned": Replay._planned,
+    "plans_returned": Replay._plans_returned,
+    "plans_acknowledged": Replay._plans_acknowledged,
+    "range_opened": Replay._range,
+    "range_read": Replay._range,
+    "consumer_ended": Replay._ended,
+    "moved": Replay._moved,
+}
