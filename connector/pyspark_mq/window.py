@@ -80,7 +80,7 @@ class OutgoingBatch:
 class _Lane:
     """One partition's side of the window."""
 
-    __slots__ = ("forgotten", "full", "held", "next_sequence", "pause", "producer_id", "unanswered", "until", "waiting")
+    __slots__ = ("forgotten", "full", "held", "next_sequence", "pause", "producer_id", "refusal", "unanswered", "until", "waiting")
 
     def __init__(self, producer_id: str) -> None:
         self.producer_id = producer_id
@@ -91,6 +91,7 @@ class _Lane:
         self.held = False  # a batch was refused: more follow when all are answered
         self.until = 0.0  # held at least so long
         self.pause = _HOLD_FIRST_S
+        self.refusal: MqError | None = None  # why nothing of it is taken at present
         self.waiting: list[OutgoingBatch] = []
 
     def begin_anew(self) -> None:
@@ -224,7 +225,7 @@ class Window:
         lane = self._lanes[batch.partition]
         lane.unanswered -= 1
         if not response.HasField("error"):
-            lane.pause = _HOLD_FIRST_S
+            lane.pause, lane.refusal = _HOLD_FIRST_S, None
             receipt = response.receipt
             batch.duplicates = receipt.duplicates
             batch.base_offset = None if self._staged is not None else receipt.base_offset
@@ -263,7 +264,7 @@ class Window:
                 lane.begin_anew()
             lane.forgotten = False
             again += lane.waiting
-            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until = [], False, False, 0, 0.0
+            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until, lane.refusal = [], False, False, 0, 0.0, None
         for batch in self._on_wire:
             batch.lost = True
         again += self._on_wire
@@ -274,6 +275,8 @@ class Window:
 
     def _hold(self, lane: _Lane, batch: OutgoingBatch, error: MqError, now: float, *, pause: bool) -> None:
         batch.refusal = error
+        if not isinstance(error, OutOfOrder):
+            lane.refusal = error
         lane.held = True
         lane.waiting.append(self._or_skip(batch))
         lane.waiting.sort(key=_order)
@@ -313,7 +316,7 @@ class Window:
         expired: list[OutgoingBatch] = []
         for batch in self._on_wire:
             if _is_late(batch, now):
-                expired += self._fail(batch, _late(batch, timeout_s))
+                expired += self._fail(batch, self._late(batch, timeout_s))
         self._ready = deque(self._without_late(self._ready, now, timeout_s, expired))
         for lane in self._lanes.values():
             lane.waiting = self._without_late(lane.waiting, now, timeout_s, expired)
@@ -328,10 +331,27 @@ class Window:
             if not _is_late(batch, now):
                 kept.append(batch)
                 continue
-            expired += self._fail(batch, _late(batch, timeout_s))
+            expired += self._fail(batch, self._late(batch, timeout_s))
             if batch.sequence != _NO_SEQUENCE:
                 kept.append(_skip_of(batch))
         return kept
+
+    def _late(self, batch: OutgoingBatch, timeout_s: float) -> MqError:
+        """What it means that no answer came in time."""
+        which = f"a batch of {batch.rows} rows for partition {batch.partition}"
+        if batch.uncertain:
+            return SendOutcomeUnknown(
+                f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read the queue before sending it again"
+            )
+        lane = self._lanes.get(batch.partition)
+        refusal = batch.refusal
+        if lane is not None and (refusal is None or isinstance(refusal, OutOfOrder)):
+            refusal = lane.refusal  # of what stands before it in its partition
+        if refusal is not None and not isinstance(refusal, BrokerUnavailable | OutOfOrder):
+            return type(refusal)(f"{which} was refused for {timeout_s} s and is not stored: {refusal}")
+        return SendTimeout(
+            f"{which} could not be sent within {timeout_s} s and will not be: see that the broker runs, or raise send_timeout"
+        )
 
     def _fail(self, batch: OutgoingBatch, error: MqError) -> list[OutgoingBatch]:
         settled = self._settle(batch, error)
@@ -359,15 +379,3 @@ def _skip_of(batch: OutgoingBatch) -> OutgoingBatch:
     skip = OutgoingBatch(None, batch.partition, Piece.skip(batch.rows))
     skip.sequence = batch.sequence
     return skip
-
-
-def _late(batch: OutgoingBatch, timeout_s: float) -> MqError:
-    """What it means that no answer came in time."""
-    which = f"a batch of {batch.rows} rows for partition {batch.partition}"
-    if batch.uncertain:
-        return SendOutcomeUnknown(
-            f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read the queue before sending it again"
-        )
-    if batch.refusal is not None and not isinstance(batch.refusal, BrokerUnavailable | OutOfOrder):
-        return type(batch.refusal)(f"{which} was refused for {timeout_s} s and is not stored: {batch.refusal}")
-    return SendTimeout(f"{which} could not be sent within {timeout_s} s and will not be: see that the broker runs, or raise send_timeout")

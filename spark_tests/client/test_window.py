@@ -151,6 +151,26 @@ def test_a_store_that_stays_full_is_named_when_time_is_up() -> None:
     assert isinstance(one.error, StoreFull)
 
 
+def test_a_store_that_stays_full_is_named_also_by_those_behind_the_refused() -> None:
+    w = window()
+    one, two, three = batch(), batch(), batch()
+    w.add(one, 1.0)
+    w.add(two, 2.0)
+    sent(w)
+    w.answer(refused(one, StoreFull.code), 0.5)
+    w.answer(refused(two, "OUT_OF_ORDER"), 0.5)
+    assert w.expire(1.0, 1.0) == [one]
+    (skip, behind) = sent(w, now=1.5)
+    assert skip.is_skip
+    w.answer(refused(skip, StoreFull.code), 1.6)
+    w.answer(refused(behind, "OUT_OF_ORDER"), 1.6)
+    w.add(three, 3.0)  # its partition is held: it does not even leave
+    assert sent(w, now=1.6) == []
+    assert w.expire(3.0, 1.0) == [two, three]
+    assert isinstance(two.error, StoreFull)
+    assert isinstance(three.error, StoreFull)
+
+
 def test_a_fenced_producer_fails_everything() -> None:
     w = window()
     one, two = batch(), batch()
