@@ -245,11 +245,12 @@ class _Judge:
         ids, groups = _distinct(self._attempts["id"][members], self._attempts["group"][members])
         if asked:
             stamps = np.array([asked.get(group, _NEVER) for group in groups.tolist()], np.int64)
-            found = np.isin(ids, self._read)
-            first = _first_stamps(self._reads["id"], self._reads["stamp"], ids[found], missing=_NEVER)
-            self._blame("read before its commit", ids[found][first < stamps[found]])
+            found = np.intersect1d(ids, self._read)
+            first = _first_stamps(self._reads["id"], self._reads["stamp"], found, missing=_NEVER)
+            self._blame("read before its commit", found[first < _first_stamps(ids, stamps, found, missing=_NEVER)])
         placed, places = self._placed
-        chosen = np.isin(placed, ids)
+        # Which of several attempts it was that a message came from nobody knows.
+        chosen = np.isin(placed, np.setdiff1d(ids, _repeated(ids)))
         placed, places = placed[chosen], places[chosen]
         groups = groups[np.searchsorted(ids, placed)]
         self._blame_all("commits that are not one after the other", _tangled(groups, places))

@@ -64,6 +64,21 @@ def test_unknown_outcomes_may_be_either() -> None:
     assert (report.attempted, report.acknowledged, report.recovered, report.unknown) == (15, 10, 2, 3)
 
 
+def test_a_set_that_is_written_anew_under_another_token_is_right() -> None:
+    """A batch that runs again: of its attempts one is committed."""
+    history = healthy()
+    for first, counters in ((20, [10, 11, 12]), (23, [13, 14])):
+        more = rows(counters, offsets=list(range(first, first + len(counters))))
+        for _ in range(2):
+            group = history.group()
+            history.attempted(more.ids, group)
+            history.group_committing(group)
+        history.group_ended(group, committed=True)
+        history.read(QUEUE, more, history.stamp())
+    report = check(history)
+    assert not report.wrong, str(report)
+
+
 def test_redelivery_without_confirmation_is_right() -> None:
     history = History()
     three = rows([0, 1, 2])
