@@ -1,0 +1,202 @@
+"""Bugs in what Spark's source and sink stand on: plans, ranges, takeovers, staged sets and commits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mq_broker.core import apply, planning, ranges, staging
+from mq_broker.core.consumer import Consumer
+from spark_tests.planted.mutation import Bug, Change
+from spark_tests.planted.queue_bugs import _early
+
+SOURCE: Final = (
+    Bug(
+        "a plan is cut anew after it was read",
+        "who asks again gets other rows under a new boundary, although some were read",
+        (Change(planning.plan, "if later.number > through and later.read_by_run:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "an assignment answered before it is durable",
+        "a query learns of its plan while that is in the turn in hand",
+        _early("type(command).__name__ == 'PlanRequest'"),
+        "simulation",
+    ),
+    Bug(
+        "a range's readers are not written down",
+        "that a plan was read is forgotten with the process",
+        (
+            Change(
+                ranges._note_read,
+                "if new:\n    ledger.record(",
+                "for number in new:\n    consumer.plans[number].read_by_run = opened.who.run\nif False:\n    ledger.record(",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "planned rows stay ready",
+        "what a query was assigned goes to others too",
+        (Change(apply._planned, "destination.partitions[number].ready.remove(selection.lanes)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "rows that were read go back when their run ends",
+        "a query that starts again finds its range empty, and others have its rows",
+        (Change(ranges._return_unread, "if consumer.run == run and not plan.read_by_run", "if consumer.run == run"),),
+        "simulation",
+    ),
+    Bug(
+        "a zombie run's rows are returned twice",
+        "when a run ends, what it gave back before goes back again",
+        (
+            Change(
+                ranges._return_unread,
+                "unread = [plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run]",
+                "unread = [plan.number for plan in consumer.plans.values() if consumer.run == run and not plan.read_by_run]",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "the end of an older run gives back what a newer one planned",
+        "closing a stream that hung looks at the consumer, not at the run",
+        (Change(ranges._return_unread, "if consumer.run == run and", "if consumer.run >= run and"),),
+        "simulation",
+    ),
+    Bug(
+        "an older run is not fenced",
+        "two starts of one query work side by side",
+        (Change(planning.find, "if who.run < consumer.run:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "a range acknowledged is let go at once",
+        "the last acknowledged batch cannot be read again",
+        (
+            Change(
+                Consumer.acknowledge,
+                """
+                gone = [plan for number, plan in self.plans.items() if number <= self.acknowledged_plan]
+                self.floor = self.boundary(self.acknowledged_plan)
+                """,
+                """
+                gone = [plan for number, plan in self.plans.items() if number <= through]
+                self.floor = self.boundary(through)
+                """,
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "delivery numbers begin anew",
+        "a plan takes the numbers of the one before",
+        (Change(planning._record_plan, '"first": consumer.next.get(number, 0),', '"first": consumer.floor.get(number, 0),'),),
+        "simulation",
+    ),
+    Bug(
+        "a takeover loses what the old checkpoint held",
+        "rows of an ended consumer are not ready again",
+        (Change(apply._give_back, "partition.give_back(selection)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "a takeover leaves the old checkpoint in office",
+        "an ended incarnation may go on reading",
+        (Change(apply._consumer_ended, "del destination.consumers[what.incarnation]", "pass"),),
+        "simulation",
+    ),
+)
+
+SINK: Final = (
+    Bug(
+        "staged rows visible early",
+        "what is staged can be read before it is committed",
+        (
+            Change(
+                apply._staged,
+                'state.dirty.add(("staged", what.token))',
+                """
+                state.dirty.add(("staged", what.token))
+                destination, partition = _partition(state, what.destination, what.partition)
+                priority = body.priorities if isinstance(body.priorities, int) else -1
+                base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)
+                partition.ready.add_rows(base, body.priorities, what.records.rows)
+                _touch(state, what.destination, what.partition, base, base + what.records.rows)
+                state.stirred.add(destination.name)
+                """,
+            ),
+            Change(apply._staged_committed, "for frame in held.frames:", "for frame in ():"),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a commit is not idempotent",
+        "the same batch again is committed again",
+        (
+            Change(staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"),
+            Change(apply._staged_committed, "held = state.staged.pop(token)", "held = state.staged[token]"),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "the marker is looked at behind the tokens",
+        "a commit whose answer was lost is refused when it is asked for again",
+        (Change(staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "a lower batch is swallowed",
+        "a checkpoint older than the queue is told that its batch was committed",
+        (Change(staging._committed_before, "if request.version < marker.version:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "a batch of another size is swallowed",
+        "the rows of a batch that was committed with others vanish in silence",
+        (Change(staging._committed_before, "if request.rows != marker.rows and not request.keep_mismatch:", "if False:"),),
+        "model",
+    ),
+    Bug(
+        "a commit takes what its writers did not count",
+        "a set with other rows than its task says is committed all the same",
+        (
+            Change(staging._whole_set, "if held.rows != token.rows:", "if False:"),
+            Change(staging.commit, "if rows != request.rows:", "if False:"),
+        ),
+        "model",
+    ),
+    Bug(
+        "the last token of a commit is left out",
+        "of several sets one stays invisible",
+        (Change(apply._staged_committed, "for token in what.tokens:", "for token in list(what.tokens)[: max(len(what.tokens) - 1, 1)]:"),),
+        "simulation",
+    ),
+    Bug(
+        "a zombie's sets survive a newer writer",
+        "an older attempt may stage on",
+        (Change(staging._open_set, "if staged.epoch < newest:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "a takeover does not fence the sink",
+        "a batch whose input went to others is committed all the same",
+        (
+            Change(apply._consumer_ended, "state.fenced_batches.update(plan.batches)", "pass"),
+            Change(planning.end_consumer, "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})", "pass"),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a release returns rows of a committed batch",
+        "what our sink has committed goes to others all the same",
+        (Change(planning.end_consumer, "done = [plan for plan in pending if plan.batches and", "done = [plan for plan in () if"),),
+        "simulation",
+    ),
+    Bug(
+        "sets expire while they are written",
+        "a staged set lives from its first batch on, not from its last",
+        (Change(staging.expire, "if s.last_time_us < limit", "if s.frames"),),
+        "simulation",
+    ),
+)

@@ -1,0 +1,235 @@
+"""Bugs in what producers and connected consumers see: receipts, sequences, lanes, deliveries, acknowledgements."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mq_broker.core import apply, publishing, sessions
+from mq_broker.core.audit import Audit
+from mq_broker.core.destination import Partition
+from mq_broker.core.lanes import Lanes
+from mq_broker.core.selection import Selection
+from mq_broker.core.session import Session
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.rows import RowReader
+from spark_tests.planted.mutation import Bug, Change
+
+_REPLY: Final = "self._replies.append((done, reply))"
+
+
+def _early(what: str) -> tuple[Change, ...]:
+    """Replies of one kind leave when they are made, not when their turn is on disk."""
+    return (Change(Engine._handle, _REPLY, f"if {what}:\n    done(reply)\nelse:\n    {_REPLY}"),)
+
+
+RECEIPTS: Final = (
+    Bug(
+        "acknowledged before fsync",
+        "all replies leave, then the turn is written",
+        (
+            Change(
+                Engine._finish_turn,
+                """
+                self._journal.commit()
+                replies, self._replies = self._replies, []
+                for done, reply in replies:
+                    done(reply)
+                """,
+                """
+                replies, self._replies = self._replies, []
+                for done, reply in replies:
+                    done(reply)
+                self._journal.commit()
+                """,
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a receipt before the sync",
+        "a producer has its receipt as soon as its batch is in the turn in hand",
+        _early("type(reply).__name__ == 'Receipt' and not reply.duplicates"),
+        "simulation",
+    ),
+    Bug(
+        "a duplicate's receipt before the sync",
+        "whoever sends again is told 'stored' while the original is in the turn in hand",
+        _early("type(reply).__name__ == 'Receipt' and reply.duplicates"),
+        "simulation",
+    ),
+    Bug(
+        "an acknowledgement answered before the sync",
+        "a consumer learns that its rows are done while that is in the turn in hand",
+        _early("type(command).__name__ == 'Acknowledge'"),
+        "simulation",
+    ),
+    Bug(
+        "a lone call answered before the sync",
+        "who waits for its answer on its own thread does not wait for the disk",
+        (
+            Change(
+                Engine.answer,
+                "self._finish_turn()",
+                """
+                self._replies, replies = [], self._replies
+                for done, reply in replies:
+                    done(reply)
+                """,
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a retry in the turn of its original is stored twice",
+        "the audit learns of a batch when its turn is written",
+        (
+            Change(
+                publishing.publish,
+                "if known is not None:",
+                "if known is not None and known.time_us == ledger.now_us:\n    known = None\nif known is not None:",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a duplicate gets the receipt of another batch",
+        "a retry is told the offsets of what its producer sent last",
+        (
+            Change(
+                Audit._recall,
+                "if (known.rows, stored) == (rows, crc):\n    return known",
+                "if (known.rows, stored) == (rows, crc):\n    return mark.ranges[-1]",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "sequences are not looked at",
+        "whatever a producer sends again is new",
+        (Change(Audit.check, "return self._recall(producer, mark, first, rows, crc)", "return None"),),
+        "simulation",
+    ),
+    Bug(
+        "gaps in sequences are let through",
+        "a batch behind a refused one is stored before it",
+        (Change(Audit.check, "if first > mark.next_sequence:", "if first > mark.next_sequence:\n    return None\nif False:"),),
+        "simulation",
+    ),
+    Bug(
+        "an older instance of a named producer is not fenced",
+        "two programs of one name write in turns",
+        (
+            Change(publishing._check_producer, "if epoch < current:", "if False:"),
+            Change(Audit.check, "if epoch < mark.epoch:", "if False:"),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a skip does not take its sequences",
+        "what was given up may be stored all the same",
+        (Change(apply._skipped, "partition.audit.record(", "(lambda *what: None)("),),
+        "simulation",
+    ),
+)
+
+DELIVERIES: Final = (
+    Bug(
+        "rows delivered before the sync",
+        "a consumer is given rows that a power cut takes back, and others come in their place",
+        (
+            Change(Engine._finish_turn, "self._journal.commit()", "self._broker.dispatch(self._now_us())\nself._journal.commit()"),
+            Change(RowReader._body, "return self._journal.body(place)", "return self._journal.body(place, verify=False)"),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "an acknowledgement takes a neighbour along",
+        "the offset before the last one that was acknowledged leaves the queue too",
+        (
+            Change(
+                sessions.acknowledge,
+                """{"partition": partition, "offsets": offsets.serialize()}""",
+                """{"partition": partition, "offsets": (offsets | BitMap64([max(offsets.max() - 1, 0)])).serialize()}""",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "rows of a closed session stay with it",
+        "what was in a consumer's hands when its stream broke is not ready again",
+        (Change(sessions.close_session, "destination.partitions[partition].give_back(lanes.selection())", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "rows are given out twice",
+        "what one session holds stays ready for the next one",
+        (Change(sessions._deliver, "partition.ready.remove(taken.lanes)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "failed attempts are not written down",
+        "a delivery that failed counts until the next restart only",
+        (
+            Change(
+                sessions.close_session,
+                'ledger.record(returned={"destination": destination.number, "rows": rows})',
+                "for partition, offsets in seen.items():\n    destination.partitions[partition].charge(offsets)",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "lanes by last in, first out",
+        "the newest rows of a priority leave first",
+        (Change(Lanes.head, "return lane[:rows] if", "return lane[len(lane) - rows :] if below is None and"),),
+        "simulation",
+    ),
+    Bug(
+        "a slice loses the row at its cut",
+        "where a delivery ends in the middle of a lane, the next row goes with neither half",
+        (Change(Selection.slice, "low, high = max(start - at, 0),", "low, high = max(start - at + (0 < start - at < size - 1), 0),"),),
+        "simulation",
+    ),
+    Bug(
+        "lowest priority first",
+        "connected consumers are served from the wrong end",
+        (Change(sessions._next_lanes, "for priority in reversed(range(PRIORITIES)):", "for priority in range(PRIORITIES):"),),
+        "simulation",
+    ),
+    Bug(
+        "mixed priorities lose the last row",
+        "of a batch with a priority for each row the last one enters no lane",
+        (
+            Change(
+                Lanes.add_rows,
+                "present = np.bincount(priorities, minlength=PRIORITIES)",
+                "priorities = priorities[: max(len(priorities) - 1, 1)]\npresent = np.bincount(priorities, minlength=PRIORITIES)",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "what came back counts its size only",
+        "returned rows raise the counts of the lanes, but are in none",
+        (Change(Lanes.add, "self.offsets[priority] |= offsets", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "a charge of one row hits all",
+        "failed attempts replace those that were counted before",
+        (Change(Partition.charge, "self.attempts[level] = known | raised", "self.attempts[level] = raised"),),
+        "model",
+    ),
+    Bug(
+        "rows that an application never saw are charged",
+        "what was under way when a stream broke counts as a failed attempt",
+        (Change(Session.seen, "left = self.seen_rows", "left = self.held_rows"),),
+        "model",
+    ),
+    Bug(
+        "scattered rows come from the front of their frame",
+        "which rows of a frame were asked for is forgotten",
+        (Change(RowReader._decoded, "return batch.take(pa.array(piece.indices))", "return batch.slice(0, piece.rows)"),),
+        "simulation",
+    ),
+)

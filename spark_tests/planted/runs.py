@@ -1,0 +1,136 @@
+"""The general runs that planted bugs are caught with. Each knows nothing of any bug: it makes histories from seeds and judges them."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from mq_wire.errors import MqError
+from spark_tests.engine.test_recovery import DiskMachine
+from spark_tests.journal.test_crash import live_long, prepared
+from spark_tests.planted.rot import rot
+from spark_tests.simulation.simulation import simulate
+from spark_tests.support.seeds import seeded
+
+#: What shows as one of these was planted wrongly: the changed text does not even run.
+_BROKEN_PLANTS: Final = (NameError, SyntaxError, ImportError)
+#: One history is a few examples; what fails is told as it is, since nobody reads a planted bug's shortest example.
+_MODEL: Final = settings(
+    max_examples=5, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
+    suppress_health_check=list(HealthCheck), print_blob=False,
+)  # fmt: skip
+#: Operations of one simulated history.
+_OPERATIONS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a history: the check that says so, and what it says."""
+
+    check: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A kind of history.
+
+    Attributes:
+        name: as bugs and tables name it.
+        history: makes the history of one seed, and says what is wrong with it.
+        histories_max: how many are made before a bug counts as not caught.
+    """
+
+    name: str
+    history: Callable[[int], Finding | None]
+    histories_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What became of a search: what was found, if anything, and after how many histories and seconds."""
+
+    finding: Finding | None
+    histories: int
+    seconds: float
+
+
+def first_seed(name: str) -> int:
+    """Returns where a search begins: elsewhere for each name and each seed of the session."""
+    return seeded(f"planted/{name}").randrange(1 << 30)
+
+
+def search(run: Run, first_seed: int, histories_max: int | None = None) -> Search:
+    """Makes histories until one of them is wrong, or there were enough."""
+    began = time.monotonic()
+    count = run.histories_max if histories_max is None else histories_max
+    for made in range(count):
+        finding = _made(run, first_seed + made)
+        if finding is not None:
+            return Search(finding, made + 1, time.monotonic() - began)
+    return Search(None, count, time.monotonic() - began)
+
+
+def _made(run: Run, seed: int) -> Finding | None:
+    try:
+        return run.history(seed)
+    except Exception as error:  # it is the finding
+        return finding_of(error)
+
+
+def finding_of(error: BaseException) -> Finding:
+    """Returns an exception that no fault accounts for as a finding: what it is, and where it was raised."""
+    if isinstance(error, _BROKEN_PLANTS):
+        raise AssertionError(f"a bug was planted wrongly: {error!r}") from error
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/lib/python" not in frame.filename]
+    where = f"{Path(frames[-1].filename).stem}.{frames[-1].name}" if frames else "unknown"
+    check = type(error).__name__ if isinstance(error, MqError) else f"{type(error).__name__} in {where}"
+    return Finding(check, str(error))
+
+
+def _journal_lives(seed: int) -> Finding | None:
+    """Random turns, power cuts, failed syncs and restarts; what is recovered is what was acknowledged, and at most one turn in flight."""
+    rng = random.Random(seed)
+    try:
+        live_long(prepared(rng), rng, processes=12)
+    except AssertionError as error:
+        return Finding("recovered turns differ", str(error))
+    return None
+
+
+def _simulation(seed: int) -> Finding | None:
+    """A whole broker with its clients, judged by the oracle."""
+    outcome = simulate(seed, _OPERATIONS)
+    if outcome.failure is not None:
+        return finding_of(outcome.failure)
+    if outcome.report.wrong:
+        return Finding(", ".join(outcome.report.wrong), str(outcome.report))
+    return None
+
+
+def _model(seed: int) -> Finding | None:
+    """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power cuts among them."""
+    machine = type("SeededMachine", (DiskMachine,), {"_hypothesis_internal_use_seed": seed})
+    run_state_machine_as_test(machine, settings=_MODEL)
+    return None
+
+
+def _rot(seed: int) -> Finding | None:
+    """Damage in one place of a disk at rest is found, or changes nothing."""
+    what = rot(seed)
+    return Finding("damage that goes unnoticed, or that is refused without need", what) if what else None
+
+
+JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
+SIMULATION: Final = Run("simulation", _simulation, 150)
+MODEL: Final = Run("model", _model, 100)
+ROT: Final = Run("rot", _rot, 400)
+RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, SIMULATION, MODEL, ROT)}

@@ -1,0 +1,196 @@
+"""Bugs in snapshots, in the space that they free, and in the cleaner."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mq_broker.core import apply, snapshot, space
+from mq_broker.core.destination import Destination
+from mq_broker.engine.cleaner import Cleaner
+from mq_broker.engine.engine import Engine
+from mq_broker.engine.housekeeping import Housekeeping
+from mq_broker.journal.snapshots import SnapshotStore
+from spark_tests.planted.mutation import Bug, Change
+
+FILES: Final = (
+    Bug(
+        "pack not synced before its name",
+        "a snapshot's parts are on the disk once the operating system likes",
+        (Change(SnapshotStore._write_pack, "file.sync()", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "manifest not synced before its name",
+        "a snapshot's table of contents is on the disk once the operating system likes",
+        (Change(SnapshotStore._write_manifest, "file.sync()", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "directory not synced behind a pack",
+        "the manifest's name may be durable before that of the pack it names",
+        (Change(SnapshotStore._write_pack, "self._disk.sync_directory()", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "the sweep takes a pack that the older snapshot needs",
+        "only what the newest manifest names is kept",
+        (Change(SnapshotStore._sweep, "for manifest in self._kept for pack in manifest.packs()", "for pack in self._kept[0].packs()"),),
+        "rot",
+    ),
+    Bug(
+        "a segment recycled that the older snapshot needs",
+        "segments are given back that the newest snapshot covers",
+        (Change(Housekeeping.reclaim, "older = self._store.older_position()", "older = self._store.position()"),),
+        "rot",
+    ),
+)
+
+CONTENT: Final = (
+    Bug(
+        "snapshot in the middle of a turn",
+        "the state is exported before the turn that made it is written, under the turn before",
+        (
+            Change(
+                Engine._finish_turn,
+                "self._journal.commit()",
+                "self._housekeeping.step(self._broker, self._now_us())\nself._journal.commit()",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "acknowledged rows do not make their part dirty",
+        "a snapshot keeps the part as it was before, with the rows ready",
+        (Change(apply._acknowledged, "_touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "plans do not make their consumer's part dirty",
+        "a snapshot keeps a consumer as it was before its last plans",
+        (Change(apply._consumer, 'state.dirty.add(("consumers", destination))', "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "an epoch does not make its part dirty",
+        "a snapshot may hold an older epoch than the one that was given last",
+        (Change(apply._epoch_taken, 'state.dirty.add(("broker",))', "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "no room for a snapshot, and what it held is forgotten",
+        "what changed before a snapshot that found the disk full is in none of those that follow",
+        (Change(Housekeeping._complete, "broker.state.dirty |= writing.dirty", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "audit not restored",
+        "after a start from a snapshot nobody knows which sequences are taken",
+        (Change(snapshot._restore_log, "partition.audit.restore(audit.producer_id, mark)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "markers not in the snapshot",
+        "after a start from a snapshot a commit that was done may be done again",
+        (Change(snapshot._restore_broker, "for m in part.markers", "for m in ()"),),
+        "simulation",
+    ),
+    Bug(
+        "staged sets not in the snapshot",
+        "after a start from a snapshot what was staged before is gone",
+        (Change(snapshot._export, "return None if held is None else _staged_part(held).SerializeToString()", "return None"),),
+        "simulation",
+    ),
+    Bug(
+        "writers' epochs not in the snapshot",
+        "after a start from a snapshot a zombie writer may stage and discard",
+        (Change(snapshot._restore_broker, "state.query_epochs = dict(part.query_epochs)", "pass"),),
+        "model",
+    ),
+    Bug(
+        "fenced batches not in the snapshot",
+        "after a start from a snapshot a batch whose input went to others may be committed",
+        (Change(snapshot._restore_broker, "for batch in part.fenced_batches", "for batch in ()"),),
+        "model",
+    ),
+    Bug(
+        "attempts lost at a restart",
+        "after a start from a snapshot rows that failed count as never tried",
+        (Change(snapshot._restore_rows, "partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "rows in a connected consumer's hands are not in the snapshot",
+        "what is held while a snapshot is taken is gone when it is needed",
+        (Change(snapshot._rows_part, "for session in destination.sessions.values() if number in session.held", "for session in ()"),),
+        "simulation",
+    ),
+    Bug(
+        "a plan's readers are not in the snapshot",
+        "after a start from a snapshot a plan that was read counts as unread, and is cut anew",
+        (Change(snapshot._restore_consumers, "plan.opened_by_run, plan.read_by_run = kept.opened_by_run, kept.read_by_run", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "a row lost at a chunk's end",
+        "the last offset of each part of the lanes is in no snapshot",
+        (Change(snapshot._rows_part, "window = range_bitmap(low, high)", "window = range_bitmap(low, high - 1)"),),
+        "simulation",
+    ),
+    Bug(
+        "moved frames forget which rows are left",
+        "after a start from a snapshot a frame whose survivors were moved counts as whole",
+        (Change(snapshot._restore_rows, "{f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}", "{}"),),
+        "simulation",
+    ),
+)
+
+SPACE: Final = (
+    Bug(
+        "a segment recycled while pinned",
+        "a view that is being read does not keep its segments",
+        (Change(space.reclaimable, "if segment not in live and segment not in state.pins", "if segment not in live"),),
+        "simulation",
+    ),
+    Bug(
+        "a segment with staged rows is recycled",
+        "only frames of the log count as live",
+        (Change(space.live_segments, "for held in state.staged.values()", "for held in ()"),),
+        "simulation",
+    ),
+    Bug(
+        "the cleaner drops what plans hold",
+        "only what is ready counts as a survivor",
+        (Change(space.live, "if not plan.returned and number in plan.assignments:", "if False:"),),
+        "simulation",
+    ),
+    Bug(
+        "the cleaner drops what connected consumers hold",
+        "rows in a session's hands do not count as survivors",
+        (Change(space.live, "for session in destination.sessions.values()", "for session in ()"),),
+        "simulation",
+    ),
+    Bug(
+        "the floor forgets what connected consumers hold",
+        "frames of rows in a session's hands are trimmed away",
+        (
+            Change(
+                Destination.floor,
+                "lows += [session.held[number].lowest() for session in self.sessions.values() if number in session.held]",
+                "pass",
+            ),
+        ),
+        "simulation",
+    ),
+    Bug(
+        "a cleaned segment is given back before its survivors are synced",
+        "the move is in the turn in hand while its source is overwritten",
+        (Change(Cleaner.step, "self._journal.commit()\nreturn self._work is None", "return self._work is None"),),
+        "simulation",
+    ),
+    Bug(
+        "the cleaner moves a frame's neighbour",
+        "where a frame was trimmed in the meantime the next one is taken for it",
+        (Change(Cleaner._move, "or int(index.bases[first]) != one.base", ""),),
+        "simulation",
+    ),
+)

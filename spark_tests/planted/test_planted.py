@@ -1,0 +1,85 @@
+"""Planted bugs are caught: those of a choice that changes with the seed. `make bugs` plants them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from spark_tests.planted.catalogue import BUGS, ROOMS
+from spark_tests.planted.mutation import Bug, Change
+from spark_tests.planted.runs import RUNS, first_seed, search
+from spark_tests.support.seeds import seeded
+
+#: No new bug is planted when this much time has gone.
+_SECONDS: Final = 40.0
+
+
+def test_the_catalogue_is_in_order() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 20
+    assert {bug.run for bug in BUGS} == set(RUNS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_bugs_still_fit_the_product(room: str) -> None:
+    """Whoever rewrites what a bug is planted into is told here."""
+    for bug in ROOMS[room]:
+        with bug.planted():
+            pass
+
+
+@pytest.mark.timeout(600)
+def test_planted_bugs_are_caught() -> None:
+    """One of each room at least, then as many as time allows."""
+    rng = seeded("planted bugs")
+    chosen = [rng.choice(bugs) for bugs in ROOMS.values()]
+    chosen += rng.sample([bug for bug in BUGS if bug not in chosen], len(BUGS) - len(chosen))
+    began = time.monotonic()
+    for number, bug in enumerate(chosen):
+        if number >= len(ROOMS) and time.monotonic() - began > _SECONDS:
+            return
+        with bug.planted():
+            found = search(RUNS[bug.run], first_seed(bug.name))
+        assert found.finding is not None, f"{bug.name} ({bug.wrong}) is not caught by {bug.run} within {found.histories} histories"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_is_caught_without_a_bug(name: str) -> None:
+    found = search(RUNS[name], first_seed(f"control of {name}"), histories_max=2)
+    assert found.finding is None, str(found.finding)
+
+
+# -- planting itself --------------------------------------------------------------------------------------------------------
+
+
+def doubled(number: int) -> int:
+    result = number * 2
+    if number > 100:
+        result = number * 2 + 1
+    return result
+
+
+def planted(*changes: Change) -> Bug:
+    return Bug("a bug", "nothing of the product", changes, "simulation")
+
+
+def test_a_bug_is_there_for_a_while_and_wherever_the_function_is_known() -> None:
+    known_elsewhere: Callable[[int], int] = doubled
+    with planted(Change(doubled, "result = number * 2\nif number", "result = number * 3\nif number")).planted():
+        assert known_elsewhere(2) == 6
+    assert known_elsewhere(2) == 4
+
+
+def test_changes_of_one_function_add_up() -> None:
+    with planted(Change(doubled, "number > 100", "number > 10"), Change(doubled, "* 2 + 1", "* 5")).planted():
+        assert (doubled(2), doubled(20)) == (4, 100)
+
+
+@pytest.mark.parametrize(("text", "found"), [("number * 4", 0), ("number * 2", 2)])
+def test_a_bug_that_does_not_fit_is_no_bug(text: str, found: int) -> None:
+    bug = planted(Change(doubled, text, "0"))
+    with pytest.raises(AssertionError, match=f"has {found} times what a planted bug replaces"), bug.planted():
+        pass
+    assert doubled(2) == 4
