@@ -47,7 +47,14 @@ class World:
     #: What browsers saw.
     browsed: list[tuple[str, Rows]] = field(default_factory=list)
     now_s: float = 0.0
+    #: Those that put messages into queues.
+    senders: list[Client] = field(default_factory=list)
     _producers: int = field(default=0)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody sends any more, and nothing is late: who reads all that is left need not wait for more."""
+        return self.is_finishing and all(sender.is_finished for sender in self.senders) and not self.network.is_late
 
     def random(self) -> random.Random:
         """Random numbers of one's own."""

@@ -27,8 +27,15 @@ CLUSTER: Final = b"\xcc" * 16
 JOURNAL: Final = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 
 
-class ProcessDied(Exception):
-    """The broker's process ended in the middle of what it was doing."""
+#: What it means that a file gets another name or none: (step, kind of file, whether it is unfinished).
+_MOVES: Final = {
+    ("rename", "pool", False): "segments rolled",
+    ("rename", "segment", False): "segments recycled",
+    ("remove", "segment", False): "segments removed",
+    ("rename", "manifest", True): "snapshots complete",
+    ("remove", "manifest", False): "snapshots forgotten",
+    ("remove", "manifest", True): "unfinished snapshots removed",
+}
 
 
 @dataclass(frozen=True)
@@ -232,7 +239,7 @@ class Machine:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), name)
         self.counts[kind] += 1
         if kind in ("rename", "remove"):
-            self.counts[f"{kind} {name[: name.find('-')]}{'.new' if name.endswith('.new') else ''}"] += 1
+            self.counts[_MOVES.get((kind, name[: name.find("-")], name.endswith(".new")), "other renames and removals")] += 1
 
     def _expect(self, error: Exception) -> None:
         """Raises what no fault accounts for."""

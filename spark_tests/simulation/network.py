@@ -330,6 +330,11 @@ class Network:
         self.holders: Counter[int] = Counter()
         self.is_up = False
 
+    @property
+    def is_late(self) -> bool:
+        """Whether anything is on its way from clients that do not wait for it any more."""
+        return any(link.is_broken and link.up for link in self.busy)
+
     def opened(self, link: Link) -> Any:
         """Takes a new link; where no process answers, it is broken at once."""
         if self.is_up:

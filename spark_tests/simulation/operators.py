@@ -59,6 +59,28 @@ class Browser(Client):
         self.world.browsed.append((self.queue, rows))
 
 
+class Operator(Client):
+    """Takes a durable consumer's rows away from it now and then: its checkpoint is of no use any more."""
+
+    def __init__(self, world: World, queue: str, number: int) -> None:
+        super().__init__(world, f"operator {number}")
+        self.queue = queue
+
+    def body(self) -> Steps:
+        while not self.world.is_finishing:
+            for _ in range(self.rng.randint(5, 40)):
+                yield None
+            listed = yield from self.ask(wire.ListConsumersRequest(destination=self.queue))
+            if isinstance(listed, MqError) or not listed.consumers:
+                continue
+            consumer = self.rng.choice([*listed.consumers])
+            request = wire.ReleaseConsumerRequest(destination=self.queue, consumer=consumer.incarnation.hex())
+            released = yield from self.ask(request)
+            if not isinstance(released, MqError):
+                self.counts["releases"] += 1
+                self.counts["releases of rows that the sink had committed"] += released.acknowledged_rows > 0
+
+
 class Administrator(Client):
     """Makes a queue, uses it a little, deletes it: a queue of the same name is another one then."""
 

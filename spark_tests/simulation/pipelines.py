@@ -71,7 +71,6 @@ class Pipeline(Reader):
         taken = yield from self.ask(produce_pb2.TakeEpochRequest())
         if isinstance(taken, MqError):
             return taken
-        group = self.history.group()
         tokens = []
         for part in np.array_split(np.arange(len(rows)), self.rng.randint(1, 3)):
             if not len(part):
@@ -79,7 +78,7 @@ class Pipeline(Reader):
             token = new_token(self)
             staged = produce_pb2.StagedSet(token=token, epoch=taken.epoch, query_id=query, batch_id=batch, run_id="run")
             ids, priorities = outputs_of(rows.ids[part]), rows.priorities[part]
-            self.history.attempted(ids, group)
+            self.history.attempted(ids)
             half = max(1, min(len(part) // 2, 40))
             messages = [(ids[at : at + half], priorities[at : at + half]) for at in range(0, len(ids), half)]
             error = yield from stage(self, self.target, staged, messages)

@@ -8,7 +8,7 @@ from typing import Final
 from spark_tests.simulation.client import Client, World
 from spark_tests.simulation.consumers import Consumer
 from spark_tests.simulation.named import NamedProducer
-from spark_tests.simulation.operators import Administrator, Browser
+from spark_tests.simulation.operators import Administrator, Browser, Operator
 from spark_tests.simulation.pipelines import Pipeline
 from spark_tests.simulation.producers import Producer
 from spark_tests.simulation.readers import Reader
@@ -29,12 +29,15 @@ def population(world: World, rng: random.Random) -> tuple[list[Client], list[str
         senders: list[Client] = [Producer(world, queue, number) for number in range(rng.randint(0, 2))]
         senders += [NamedProducer(world, queue, number) for number in range(rng.randint(0, 1))]
         senders += [Writer(world, queue, number) for number in range(rng.randint(0, 1))]
-        clients += senders or [Producer(world, queue, 0)]
+        senders = senders or [Producer(world, queue, 0)]
+        world.senders += senders
+        clients += senders
     drained = []
     if SHARED in queues:
         clients += [Consumer(world, SHARED, number) for number in range(rng.randint(1, 3))]
         drained.append(SHARED)
     if RANGES in queues:
+        clients += [Operator(world, RANGES, number) for number in range(2) if rng.random() < 0.15]
         named = rng.random() < 0.5
         if rng.random() < 0.5:
             clients += [Reader(world, RANGES, number, named=named) for number in range(rng.randint(1, 2))]

@@ -82,7 +82,7 @@ class Reader(Client):
             yield from self.work_as_before()
             if self.world.is_finishing:
                 self._end_zombie()
-            if self.world.is_finishing and self._is_idle and (yield from self._nothing_is_left()):
+            if self.world.is_quiet and self._is_idle and (yield from self._nothing_is_left()):
                 break
             yield None
         self._end_program()
@@ -290,7 +290,7 @@ class Reader(Client):
 
     def _sometimes_begin_anew(self) -> Asking:
         """Somebody deletes the checkpoint."""
-        if self.world.is_finishing or self.rng.random() >= 0.01:
+        if self.world.is_finishing or self.rng.random() >= 0.05:
             return
         old = self._checkpoint
         self._end_program()
