@@ -9,6 +9,12 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 # How often `make crash`, `power`, `faults` and `network` do what they do.
 COUNT ?= 200
+# How many histories `make simulate` makes, from which seed on, and how long they are.
+SEEDS ?= 200
+FIRST ?= 1
+OPERATIONS ?= 1000
+# How many damaged inputs `make fuzz` feeds.
+INPUTS ?= 1000000
 # How many messages wait for `make load`; 100 million take 12 GB of disk.
 MESSAGES ?= 100000000
 # How long `make soak` lasts.
@@ -21,7 +27,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark crash power faults network bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit spark simulate fuzz crash power faults network bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +73,12 @@ unit: setup  ## the tests that need no JVM
 
 spark: setup  ## the tests that run Spark
 	$(PYTEST) -q -m spark
+
+simulate: setup  ## a whole broker in SEEDS (200) random schedules of OPERATIONS (1000); SEED=17 repeats one and shows what happens
+	$(BIN)/python -m spark_tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST)) --operations $(OPERATIONS)
+
+fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broker and its clients, and floods real ones
+	MQ_FUZZ_INPUTS=$(INPUTS) $(PYTEST) -q -s spark_tests/hostile
 
 crash: setup  ## kills a real broker under load COUNT times (200) and counts what is left
 	MQ_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash
