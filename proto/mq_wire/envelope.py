@@ -40,6 +40,9 @@ COLUMNS: Final[tuple[pa.Field, ...]] = (
 BIT: Final[dict[str, int]] = {field.name: 1 << i for i, field in enumerate(COLUMNS)}
 KEY, VALUE, HEADERS, PRIORITY = BIT["key"], BIT["value"], BIT["headers"], BIT["priority"]
 ALL_COLUMNS: Final = (1 << len(COLUMNS)) - 1
+#: What a calendar knows: years 1 to 9999. Other times would be stored, and end every consumer that looks at one.
+_TIME_US_MIN: Final = -62_135_596_800_000_000
+_TIME_US_MAX: Final = 253_402_300_799_999_999
 #: In the format from the first day, acted upon by later versions: refused until then rather than ignored.
 NOT_YET: Final = BIT["expires_at"] | BIT["deliver_at"] | BIT["group_id"] | BIT["persistent"]
 
@@ -116,9 +119,22 @@ def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
             if low < 0 or high >= PRIORITIES:
                 raise InvalidRecords(f"priority {low if low < 0 else high} is outside 0 to {PRIORITIES - 1}")
         elif field.name == "headers":
-            longest = pc.max(pc.list_value_length(column)).as_py() or 0
-            if longest > HEADERS_PER_ROW_MAX:
-                raise LimitExceeded(f"a message has {longest} headers, over the limit of {HEADERS_PER_ROW_MAX}")
+            _check_headers(column)
+        elif field.type == TIMESTAMP_TYPE:
+            low, high = pc.min_max(column.view(pa.int64())).as_py().values()
+            if low is not None and (low < _TIME_US_MIN or high > _TIME_US_MAX):
+                raise InvalidRecords(
+                    f"column {field.name!r} has a time {low if low < _TIME_US_MIN else high} us from 1970, outside of the years 1 to 9999"
+                )
+
+
+def _check_headers(column: pa.ListArray) -> None:
+    longest = pc.max(pc.list_value_length(column)).as_py() or 0
+    if longest > HEADERS_PER_ROW_MAX:
+        raise LimitExceeded(f"a message has {longest} headers, over the limit of {HEADERS_PER_ROW_MAX}")
+    entries = column.flatten()
+    if nameless := entries.null_count or entries.field("key").null_count:
+        raise InvalidRecords(f"column 'headers' has {nameless} headers without a name: every header needs one")
 
 
 # Arrow IPC metadata is a flatbuffer: Message{version, header_type, header: RecordBatch, bodyLength},
