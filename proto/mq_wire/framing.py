@@ -16,6 +16,8 @@ Buffer = bytes | bytearray | memoryview
 _HEADER_TAG: Final = 0x0A
 _RECORDS_TAG: Final = 0x12
 _EMPTY: Final = memoryview(b"")
+#: Fields of one message: the two, and what later versions may add. Millions of empty ones would take seconds to skip.
+_FIELDS_MAX: Final = 64
 
 
 def join(header: bytes, records: Buffer = b"") -> bytes:
@@ -35,7 +37,11 @@ def split(message: Buffer) -> tuple[memoryview, memoryview]:
     view = memoryview(message)
     header = records = _EMPTY
     at, end = 0, len(view)
+    fields = 0
     while at < end:
+        fields += 1
+        if fields > _FIELDS_MAX:
+            raise InvalidRequest(f"a message of {end} bytes has more than {_FIELDS_MAX} fields: send a header and records")
         tag, at = _read_varint(view, at)
         kind = tag & 7
         if kind == 2:

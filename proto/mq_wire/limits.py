@@ -17,6 +17,8 @@ REQUEST_BYTES_MAX: Final = 1 << 20
 NAME_BYTES_MAX: Final = 255
 #: Ids of queries, runs and transactions, which others choose.
 ID_BYTES_MAX: Final = 512
+#: Header of one published batch.
+PUBLISH_HEADER_BYTES_MAX: Final = 1900
 PARTITIONS_MAX: Final = 1024
 PRIORITIES: Final = 10
 PRIORITY_DEFAULT: Final = 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mq_broker.core import staging
 from mq_broker.core.admin import find_or_create
 from mq_broker.core.audit import is_named
@@ -12,6 +14,9 @@ from mq_broker.core.state import State
 from mq_wire.errors import InvalidRequest, ProducerFenced, UnknownProducer, Unsupported
 from mq_wire.store.v1.store_pb2 import Entry, Published, Records
 from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
+
+#: Sequences are kept as differences to offsets, in 64 bits with a sign.
+SEQUENCE_MAX: Final = 1 << 62
 
 
 def publish(ledger: Ledger, command: Publish) -> Receipt:
@@ -58,6 +63,10 @@ def _check_header(state: State, header: PublishHeader) -> None:
         raise Unsupported(f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope")
     if not header.rows:
         raise InvalidRequest(f"producer {header.producer_id!r} sends 0 rows at sequence {header.first_sequence}: send or skip one at least")
+    if header.first_sequence + header.rows > SEQUENCE_MAX:
+        raise InvalidRequest(
+            f"producer {header.producer_id!r} sends sequence {header.first_sequence}, the last is {SEQUENCE_MAX - 1}: open a new one"
+        )
     destination = state.by_name.get(header.destination)
     partitions = state.settings.default_partitions if destination is None else len(destination.partitions)
     if header.partition >= partitions:
@@ -73,8 +82,8 @@ def _check_header(state: State, header: PublishHeader) -> None:
 
 def _check_producer(state: State, header: PublishHeader) -> None:
     producer, epoch = header.producer_id, header.epoch
-    if not producer or len(producer) > 300:
-        raise InvalidRequest(f"producer id of {len(producer)} characters: use a random one of 32, or open a named producer")
+    if not producer or len(producer.encode()) > 300:
+        raise InvalidRequest(f"producer id of {len(producer.encode())} bytes: use a random one of 32, or open a named producer")
     if not is_named(producer):
         if epoch:
             raise InvalidRequest(f"unnamed producer {producer!r} has epoch {epoch}: it must be 0")

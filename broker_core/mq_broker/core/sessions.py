@@ -16,7 +16,7 @@ from mq_broker.core.session import Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
 from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed
-from mq_wire.limits import PRIORITIES
+from mq_wire.limits import PRIORITIES, RECORDS_ROWS_MAX
 from mq_wire.v1.consume_pb2 import ConsumerOpened
 
 #: Rows that one session gets before the next one has its turn.
@@ -30,7 +30,7 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
     session = Session(
         state.next_session,
         destination.name,
-        opened.batch_rows_max or TURN_ROWS,
+        min(opened.batch_rows_max or TURN_ROWS, RECORDS_ROWS_MAX),
         opened.credit.rows,
         opened.credit.bytes,
         command.deliver,

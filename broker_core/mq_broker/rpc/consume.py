@@ -24,7 +24,7 @@ from mq_wire.v1.consume_pb2 import AcknowledgeRows, ConsumeHeader, ConsumeReques
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: Acknowledgements of one stream that wait for their sync; then the stream is not read any further.
+#: Credits and acknowledgements of one stream that wait for their turn; then the stream is not read any further.
 _UNANSWERED_MAX: Final = 256
 _BATCH_ROWS: Final = 16_384
 #: No session holds more rows than this; a bitmap of all offsets there could be would take the broker down.
@@ -128,8 +128,9 @@ class ConsumeStream:
             self._wake()
 
     def _take_in(self, request: ConsumeRequest) -> None:
-        if request.HasField("credit"):
-            self._engine.submit(AddCredit(self._session, request.credit.rows, request.credit.bytes), ignore)
+        # Credit is counted too: the engine's inbox holds what has arrived, however much that is.
+        if request.HasField("credit") and self._unanswered.take(1):
+            self._engine.submit(AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited)
         if request.HasField("acknowledge") and self._unanswered.take(1):
             self._asked += 1
             done = functools.partial(self._acknowledged, request.acknowledge.request_id)
@@ -145,6 +146,9 @@ class ConsumeStream:
         else:
             header.acknowledged.rows = reply
         self._outbox.put(ConsumeResponse(header=header).SerializeToString())
+
+    def _credited(self, reply: Any) -> None:
+        self._unanswered.give(1)
 
     def _wake(self) -> None:
         self._outbox.put(None)
@@ -170,6 +174,8 @@ def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarra
         NotAssigned: more offsets than anybody can hold.
     """
     result = []
+    if len({entry.partition for entry in request.partitions}) != len(request.partitions):
+        raise InvalidRequest(f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: name each once")
     for entry in request.partitions:
         if not entry.ranges or len(entry.ranges) % 16:
             raise InvalidRequest(f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: give 16 for each pair of int64")

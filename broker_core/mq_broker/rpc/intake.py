@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from mq_broker.core.commands import Publish
 from mq_wire import envelope, framing
 from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported
-from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT, RECORDS_BYTES_MAX
+from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
 
 _NOTHING: Final = pa.py_buffer(b"")
@@ -22,9 +22,13 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
     """Returns header and records of a `PublishRequest`; the records are a view of `message`.
 
     Raises:
-        InvalidRequest: the bytes are no such message. What follows on the stream cannot be trusted either.
+        InvalidRequest, LimitExceeded: the bytes are no such message. What follows on the stream cannot be trusted either.
     """
     header, records = framing.split(message)
+    if len(header) > PUBLISH_HEADER_BYTES_MAX:
+        raise LimitExceeded(
+            f"the header of a PublishRequest has {len(header)} bytes, the limit is {PUBLISH_HEADER_BYTES_MAX}: choose shorter names and ids"
+        )
     try:
         return PublishHeader.FromString(bytes(header)), records
     except DecodeError as error:

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -19,6 +19,10 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
+
+
+#: What a request takes beside its bytes, in objects: without it, millions of empty ones would be under the limits.
+_REQUEST_BYTES: Final = 2048
 
 
 class _Slot:
@@ -88,7 +92,7 @@ class PublishStream:
 
     def _accept(self, message: bytes) -> bool:
         header, records = intake.parse(message)
-        slot = _Slot(header.request_id, len(message))
+        slot = _Slot(header.request_id, len(message) + _REQUEST_BYTES)
         if not self._requests.take(1):
             return False
         if not self._bytes.take(slot.size):

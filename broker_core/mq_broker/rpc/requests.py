@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from mq_broker.rpc.bounds import Budget
 from mq_wire.errors import InvalidRequest, LimitExceeded
-from mq_wire.limits import REQUEST_BYTES_MAX, RPC_BYTES_MAX
+from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_BYTES_MAX
 from mq_wire.service import Method
 
 #: Requests that hold long lists: ranges of offsets, tokens of staged sets.
@@ -30,7 +31,7 @@ class Requests:
         """Returns the request.
 
         Raises:
-            LimitExceeded: more bytes than a request of this method may have.
+            LimitExceeded: more bytes than a request of this method may have, a longer name or id, or more partitions.
             InvalidRequest: the bytes are no such request.
         """
         if method.parse_request is None:
@@ -50,6 +51,24 @@ class Requests:
 def _parsed(method: Method, message: bytes) -> Any:
     assert method.parse_request is not None
     try:
-        return method.parse_request(message)
+        request: Message = method.parse_request(message)
     except DecodeError as error:
         raise InvalidRequest(f"the {len(message)} bytes of a request of {method.name} are not one: {error}") from None
+    if len(message) > ID_BYTES_MAX:
+        _check_sizes(method.name, request)
+    return request
+
+
+def _check_sizes(method: str, message: Message) -> None:
+    """Refuses texts that would be kept, journalled and repeated in errors, and more partitions than there can be."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if not field.is_repeated:
+                _check_sizes(method, value)
+            elif field.name in ("next", "partitions") and len(value) > PARTITIONS_MAX:
+                raise LimitExceeded(f"{field.name!r} of {method} names {len(value)} partitions, a destination has {PARTITIONS_MAX} at most")
+        elif field.type == FieldDescriptor.TYPE_STRING or (field.type == FieldDescriptor.TYPE_BYTES and field.name != "ranges"):
+            for text in value if field.is_repeated else (value,):
+                size = len(text.encode() if isinstance(text, str) else text)
+                if size > ID_BYTES_MAX:
+                    raise LimitExceeded(f"{field.name!r} of {method} has {size} bytes, the limit is {ID_BYTES_MAX}: choose a shorter one")

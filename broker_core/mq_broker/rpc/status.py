@@ -12,7 +12,7 @@ from mq_wire.errors import CODE_METADATA_KEY, TABLE, InternalError, MqError
 from mq_wire.v1.common_pb2 import Error
 
 #: A status travels as HTTP/2 trailers, of which peers accept 8 KiB, and every byte may become three.
-_MESSAGE_CHARS_MAX: Final = 2000
+_MESSAGE_BYTES_MAX: Final = 2000
 
 
 def as_mq_error(error: BaseException) -> MqError:
@@ -39,4 +39,5 @@ def in_band(error: BaseException) -> Error:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MESSAGE_CHARS_MAX else text[: _MESSAGE_CHARS_MAX - 3] + "..."
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= _MESSAGE_BYTES_MAX else data[: _MESSAGE_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
