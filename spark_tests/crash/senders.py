@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq_wire.errors import BrokerUnavailable, ClientClosed, MqError, SendOutcomeUnknown, SendTimeout
+from mq_wire.errors import BrokerUnavailable, ClientClosed, MqError, SendOutcomeUnknown, SendTimeout, StorageFailed, StoreFull
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Producer
@@ -133,7 +133,7 @@ class HastySender(Sender):
 
     def _die(self) -> None:
         if self._open is not None:
-            with suppress(SendOutcomeUnknown, SendTimeout):  # the receipts tell
+            with suppress(SendOutcomeUnknown, SendTimeout, StoreFull):  # the receipts tell
                 self._open.close(timeout=0)
         self._open = None
         while self._unanswered:
@@ -143,7 +143,7 @@ class HastySender(Sender):
         receipt, ids = self._unanswered.popleft()
         try:
             [(partition, base, rows, _)] = receipt.result(PATIENCE_S).ranges
-        except SendTimeout:
+        except (SendTimeout, StoreFull):
             self.history.refused(ids)
         except (SendOutcomeUnknown, ClientClosed):
             return
@@ -328,7 +328,10 @@ class StagingSender(Sender):
         self.history.group_committing(group)
         try:
             self._connection.call("CommitStaged", request, retry_timeout=None)
-        except BrokerUnavailable:
+        except (BrokerUnavailable, StorageFailed):
+            return
+        except StoreFull:
+            self.history.group_ended(group, committed=False)
             return
         self.history.group_ended(group, committed=True)
         self._batch += 1

@@ -69,7 +69,7 @@ def test_a_failing_system_call_loses_nothing_and_doubles_nothing(episode: int, t
     rounds = min(_EPISODE_ROUNDS, ROUNDS - episode * _EPISODE_ROUNDS)
     settings = {**eventful_settings(rng), "snapshot_interval_s": 1, "run_grace_s": 5}
     title = f"MQ_SEED={session_seed()}, episode {episode}, {rounds} faults, {shown(settings)}"
-    with _disk(tmp_path) as (folder, volume), TracedBroker(folder / "broker", **settings) as broker:
+    with _disk(tmp_path) as (folder, volume), contextlib.closing(TracedBroker(folder / "broker", **settings)) as broker:
         broker.start()
         world = World(broker.address, rng)
         load = Load(world)
