@@ -49,8 +49,8 @@ class Consumer(Client):
             if what[0] == "acknowledged":
                 self._confirmed(*what[1:])
             else:
-                _, rows, stamp, _ = what
-                self.history.read(self.queue, self.world.saw(rows), stamp)
+                _, rows, stamp, counts = what
+                self.history.read(self.queue, self.world.saw(rows), stamp, counts=counts)
                 self._held.append(rows)
                 if self.rng.random() < 0.9:
                     link.send(("credit", len(rows)))

@@ -20,6 +20,7 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.testing.memory_disk import Crash, MemoryDisk
 from mq_wire.errors import StorageFailed, StoreFull
+from spark_tests.core.dumps import Dump, dump_broker
 from spark_tests.simulation.aside import Aside
 from spark_tests.support.clock import FakeClock
 
@@ -190,12 +191,19 @@ class Machine:
         for disk in self.disks:
             disk.capacity_bytes = None
 
-    def recovered_copy(self) -> Broker:
-        """Returns what another recovery of the same disks comes to. The disks are not changed."""
-        broker, journal, _ = self._recover(*(disk.copy() for disk in self.disks))
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a journal."""
+        return self._created
+
+    def dump_of_copy(self) -> Dump:
+        """Returns the state that another recovery of the same disks comes to. The disks are not changed."""
+        copies = [disk.copy() for disk in self.disks]
+        for copy in copies:
+            copy.capacity_bytes = None
+        broker, journal, _ = self._recover(*copies)
         journal.close()
-        found: Broker = broker
-        return found
+        return dump_broker(broker)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from spark_tests.oracle.marked import Ids, Rows, checked_rows, words_of
 #: Words of a value: the id, the priority and two that follow from both.
 WORDS: Final = 4
 _VALUE_BYTES: Final = WORDS * 8
+_NONE: Final = np.empty(0, np.int64)
 
 
 class _Template(NamedTuple):
@@ -70,6 +71,12 @@ def lanes_of(piece: Piece) -> int | NDArray[np.int8]:
 def rows_of(batches: Iterable[tuple[RowsHeader, pa.Buffer]]) -> Rows:
     """Returns what delivered batches say, checked against themselves."""
     return Rows.joined([_rows(header, records) for header, records in batches])
+
+
+def counts_of(batches: Iterable[tuple[RowsHeader, pa.Buffer]]) -> NDArray[np.int64]:
+    """Returns the delivery count of each row."""
+    counts = [np.repeat(np.array(header.delivery_count, np.int64), header.run_rows) for header, _ in batches]
+    return np.concatenate([_NONE, *counts])
 
 
 def _rows(header: RowsHeader, records: pa.Buffer) -> Rows:

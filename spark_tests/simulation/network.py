@@ -32,7 +32,7 @@ from mq_wire.v1.consume_pb2 import OpenConsumer
 from mq_wire.v1.subscribe_pb2 import OpenFetch
 from spark_tests.oracle.history import History
 from spark_tests.oracle.marked import Rows
-from spark_tests.simulation.messages import rows_of
+from spark_tests.simulation.messages import counts_of, rows_of
 
 _BROKEN: Final = "the connection broke"
 #: Rows of one batch at most, chosen anew each time; 0 = as many as there are. Small ones are slow.
@@ -172,7 +172,7 @@ class _RowsLink(Link):
             rows = rows_of(batches)
             assert len(rows) == view.selection.rows, f"{len(rows)} rows read of {view.selection.rows}"
             self.network.counts["rows sent"] += len(rows)
-            self.down.append((view.first_delivery, rows, stamp, [header.delivery_count for header, _ in batches]))
+            self.down.append((view.first_delivery, rows, stamp, counts_of(batches)))
         engine.submit(ReleaseView(view), ignore)
 
     def leave(self, engine: Engine) -> None:

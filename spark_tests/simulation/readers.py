@@ -147,20 +147,21 @@ class Reader(Client):
         found: list[Rows] = []
         for part in opened.parts:
             key = (self.queue, who.incarnation, part.partition, part.first, part.last)
-            rows, stamp = yield from self._fetch(part)
+            rows, counts, stamp = yield from self._fetch(part)
             if len(rows) != part.rows and (len(rows) or any(len(other) for other in found)):
                 self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
             self._compare(key, rows)
             if not is_replay:
-                self.history.read(self.queue, self.world.saw(rows), stamp)
+                self.history.read(self.queue, self.world.saw(rows), stamp, counts=counts)
                 self._unconfirmed.add(key)
             found.append(rows)
         return Rows.joined(found)
 
     def _fetch(self, part: wire.RangePart) -> Asking:
-        """Returns the rows of a part, and a moment from before the broker was asked for them last."""
+        """Returns the rows of a part, their delivery counts, and a moment from before the broker was asked for them."""
         following, stamp = part.first, self.history.stamp()
         taken: list[Rows] = []
+        counted = [np.empty(0, np.int64)]
         while True:
             who = yield from self._who()
             link: FetchLink = self.network.opened(FetchLink(self.network, wire.OpenFetch(
@@ -175,12 +176,13 @@ class Reader(Client):
                         link.end()
                         rows = Rows.joined(taken)
                         self._check_order(rows)
-                        return rows, stamp
-                    first, rows, _, _ = message
+                        return rows, np.concatenate(counted), stamp
+                    first, rows, _, counts = message
                     if first < following:
                         self.history.note(f"{self.name}: number {first} came again within one read, {following} was next")
                     following = first + len(rows)
                     taken.append(rows)
+                    counted.append(counts)
                     self._may_crash()
             if link.error is not None and not isinstance(link.error, StoreFull):
                 self._judge(link.error)

@@ -28,7 +28,7 @@ from spark_tests.oracle.judge import Report, check
 from spark_tests.simulation.client import World
 from spark_tests.simulation.consumers import ranges_of
 from spark_tests.simulation.machine import Machine, Sizes
-from spark_tests.simulation.messages import rows_of
+from spark_tests.simulation.messages import counts_of, rows_of
 from spark_tests.simulation.network import Network
 from spark_tests.simulation.pipelines import outputs_of
 from spark_tests.simulation.population import population
@@ -101,6 +101,9 @@ class Simulation:
         self._mishap_rate = rng.choice([0.002, 0.006, 0.02])
 
     def run(self, operations: int) -> None:
+        """Makes the history."""
+        if self._rng.random() < 0.1:
+            self._die_soon()  # while it makes its journal
         for _ in range(operations):
             self._operation()
         self._heal()
@@ -135,8 +138,14 @@ class Simulation:
             self._pass_time()
 
     def _start(self) -> None:
-        self._network.is_up = self._machine.start()
+        machine = self._machine
+        expected = machine.dump_of_copy() if machine.is_made and self._rng.random() < 0.1 else None
+        self._network.is_up = machine.start()
         self.trace.append(f"start {self._network.is_up}")
+        if expected is not None and machine.broker is not None:
+            # Two starts make the same of the same disks.
+            check_same(dump_broker(machine.broker), expected)
+            self.counts["recoveries compared"] += 1
 
     def _step_client(self) -> None:
         ready = [client for client in self._clients if client.can_step and not client.is_finished]
@@ -182,11 +191,18 @@ class Simulation:
         self._machine.die_after(self._rng.choice([0, 1, 2, 5, 12, 40]), cut=self._rng.random() < 0.6)
 
     def _fail_soon(self) -> None:
-        kind = self._rng.choice(["sync", "sync", "write", "rename"])
+        kind = self._rng.choice(["sync", "sync", "sync", "write", "write", "rename", "remove", "create", "sync_directory"])
         self._machine.fail_after(kind, self._rng.choice([0, 1, 3, 8]), cut=self._rng.random() < 0.6)
 
     def _stop(self) -> None:
-        self._machine.stop()
+        machine = self._machine
+        assert machine.broker is not None
+        broker, stops = machine.broker, self.counts["clean stops"]
+        machine.stop()
+        if self.counts["clean stops"] > stops and self._rng.random() < 0.3:
+            # The state of an engine that has stopped is what a start finds.
+            check_same(machine.dump_of_copy(), dump_broker(broker))
+            self.counts["clean stops compared"] += 1
 
     def _fill(self) -> None:
         if self._machine.is_full:
@@ -224,8 +240,9 @@ class Simulation:
         assert engine is not None
         engine.turn()
         for view in views:
-            rows = rows_of(engine.read(view, 0, 0))
-            self.history.read(queue, rows, began, stream, falling=True)
+            batches = [*engine.read(view, 0, 0)]
+            rows = rows_of(batches)
+            self.history.read(queue, rows, began, stream, falling=True, counts=counts_of(batches))
             self._answer(Acknowledge(session, ranges_of(rows)))
             self.history.confirmed(queue, rows)
             self._answer(ReleaseView(view))
@@ -254,9 +271,9 @@ class Simulation:
         machine = self._machine
         assert machine.broker is not None
         expected = dump_broker(machine.broker)
-        check_same(dump_broker(machine.recovered_copy()), expected)
+        check_same(machine.dump_of_copy(), expected)
         machine.stop()
-        check_same(dump_broker(machine.recovered_copy()), expected)
+        check_same(machine.dump_of_copy(), expected)
         self._start()
         assert machine.broker is not None
         check_same(dump_broker(machine.broker), expected)

@@ -115,6 +115,7 @@ class Writer(Sender):
         rows = sum(token.rows for token in attempt.tokens)
         commit = produce_pb2.CommitStagedRequest(tokens=attempt.tokens, target=self.queue, rows=rows)
         self.world.hidden.difference_update(attempt.ids)
+        self.history.group_committing(attempt.group)
         attempt.is_asked_for = True
         if fate < 0.35:
             yield from self._commit_once(commit, attempt)
