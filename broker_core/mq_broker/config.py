@@ -36,9 +36,12 @@ class BrokerConfig:
     auto_create_destinations: bool = _setting(True, "create a destination when it is first used")
     default_partitions: int = _setting(4, "partitions of a destination that does not say how many", 1, PARTITIONS_MAX)
     destinations_max: int = _setting(100_000, "destinations of this broker", 1)
+    partitions_total_max: int = _setting(400_000, "partitions of all destinations together; each takes about 5 KB of memory", 1)
+    named_producers_max: int = _setting(100_000, "names of producers; each is remembered for ever", 1)
     anonymous_producers_max: int = _setting(1000, "producers without a name that the duplicate audit remembers, per partition", 1)
 
     staged_ttl_s: int = _setting(86_400, "staged rows without any sign of their batch are discarded after this", 1)
+    browses_max: int = _setting(1000, "browse views at the same time", 1)
     browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)
     run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
 
@@ -48,6 +51,7 @@ class BrokerConfig:
     snapshot_bytes: int = _setting(256 << 20, "a snapshot is taken after so much journal; recovery replays at most about this", 1 << 20)
     snapshot_interval_s: int = _setting(300, "and at the latest so long after the first change since the last one", 1)
 
+    connections_max: int = _setting(4096, "connections at the same time; never more than the process may have open files, less 256", 1)
     streams_max: int = _setting(2000, "streams open at the same time, over all clients", 1, 100_000)
     waits_max: int = _setting(256, "queries waiting for rows at the same time; others get their answer at once", 1, 100_000)
     unary_threads: int = _setting(64, "calls answered at the same time, beside streams and waits", 4, 10_000)

@@ -7,6 +7,7 @@ to serialise them; writing the two tags by hand copies once, and reading by hand
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from mq_wire.errors import InvalidRequest
@@ -62,6 +63,31 @@ def split(message: Buffer) -> tuple[memoryview, memoryview]:
     if at != end:
         raise InvalidRequest(f"the message ends inside a field, at byte {end}")
     return header, records
+
+
+def fields(message: Buffer) -> Iterator[tuple[int, memoryview]]:
+    """Yields (number, bytes) of each field of any protobuf message; numbers and fixed ones have no bytes.
+
+    Raises:
+        InvalidRequest: the bytes are no protobuf message.
+    """
+    view = memoryview(message)
+    at, end = 0, len(view)
+    while at < end:
+        tag, at = _read_varint(view, at)
+        length = 0
+        if tag & 7 == 0:
+            _, at = _read_varint(view, at)
+        elif tag & 7 == 2:
+            length, at = _read_varint(view, at)
+        elif tag & 7 in (1, 5):
+            at += 8 if tag & 7 == 1 else 4
+        else:
+            raise InvalidRequest(f"protobuf wire type {tag & 7} at byte {at} is not in use")
+        if at + length > end:
+            raise InvalidRequest(f"the message ends inside a field, at byte {end}")
+        yield tag >> 3, view[at : at + length]
+        at += length
 
 
 def _varint(value: int) -> bytes:

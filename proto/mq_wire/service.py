@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor
 
 from mq_wire.v1 import broker_pb2
 
@@ -28,6 +29,7 @@ class Method:
     path: str
     client_streaming: bool
     server_streaming: bool
+    request: Descriptor
     parse_request: Callable[[bytes], Any] | None
     serialize_request: Callable[[Any], bytes] | None
     parse_response: Callable[[bytes], Any] | None
@@ -45,6 +47,7 @@ def _methods() -> dict[str, Method]:
             path=f"/{SERVICE_NAME}/{descriptor.name}",
             client_streaming=descriptor.client_streaming,
             server_streaming=descriptor.server_streaming,
+            request=descriptor.input_type,
             parse_request=None if raw_in else request.FromString,
             serialize_request=None if raw_in else request.SerializeToString,
             parse_response=None if raw_out else response.FromString,

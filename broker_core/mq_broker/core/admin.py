@@ -42,6 +42,11 @@ def _create(ledger: Ledger, name: str, partitions: int) -> Destination:
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise LimitExceeded(f"destination {name!r} cannot have {partitions} partitions: choose 1 to {PARTITIONS_MAX}")
+    if state.partitions_total + partitions > state.settings.partitions_total_max:
+        raise LimitExceeded(
+            f"destination {name!r} with {partitions} partitions would be beyond partitions_total_max = "
+            f"{state.settings.partitions_total_max} ({state.partitions_total} are there): choose fewer, delete some or raise the limit"
+        )
     ledger.record(
         destination_created={
             "destination": state.next_destination,
@@ -89,7 +94,13 @@ def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.Del
 
 def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produce.OpenProducerResponse:
     producer = named(check_client_name(request.name, "producer"))
-    epoch = ledger.state.producers.get(producer, 0) + 1
+    state = ledger.state
+    if producer not in state.producers and len(state.producers) >= state.settings.named_producers_max:
+        raise LimitExceeded(
+            f"producer name {request.name!r} would be one more than named_producers_max = {state.settings.named_producers_max}: "
+            "use a name again, send without a name, or raise the limit"
+        )
+    epoch = state.producers.get(producer, 0) + 1
     ledger.record(producer_opened={"producer_id": producer, "epoch": epoch})
     response = produce.OpenProducerResponse(producer_id=producer, epoch=epoch)
     destination = ledger.state.by_name.get(request.destination)

@@ -72,6 +72,7 @@ def _destination_created(state: State, what: store.DestinationCreated, time_us: 
     partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(what.partitions)]
     destination = Destination(what.destination, what.name, what.destination_id, partitions)
     state.by_name[what.name] = state.by_number[what.destination] = destination
+    state.partitions_total += what.partitions
     state.next_destination = what.destination + 1
     state.dirty.add(("broker",))
 
@@ -79,6 +80,7 @@ def _destination_created(state: State, what: store.DestinationCreated, time_us: 
 def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:
     destination = state.by_number.pop(what.destination)
     del state.by_name[destination.name]
+    state.partitions_total -= len(destination.partitions)
     for token, held in list(state.staged.items()):
         if any(frame.entry.destination == what.destination for frame in held.frames):
             del state.staged[token]

@@ -136,6 +136,9 @@ class Settings:
     auto_create: bool = True
     default_partitions: int = 4
     destinations_max: int = 100_000
+    partitions_total_max: int = 400_000
+    named_producers_max: int = 100_000
+    browses_max: int = 1000
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     browse_ttl_us: int = 300 * 1_000_000
     run_grace_us: int = 120 * 1_000_000

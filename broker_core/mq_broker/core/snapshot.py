@@ -257,6 +257,7 @@ def _restore_broker(state: State, part: store.BrokerPart) -> None:
         partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(created.partitions)]
         destination = Destination(created.destination, created.name, created.destination_id, partitions)
         state.by_name[created.name] = state.by_number[created.destination] = destination
+        state.partitions_total += len(partitions)
     state.next_destination = part.next_destination
     state.producers = {opened.producer_id: opened.epoch for opened in part.producers}
     state.markers = {(m.owner, m.target): Marker(m.version, m.run_id, m.rows) for m in part.markers}

@@ -45,6 +45,7 @@ class State:
     next_destination: int = 1
     by_name: dict[str, Destination] = field(default_factory=dict)
     by_number: dict[int, Destination] = field(default_factory=dict)
+    partitions_total: int = 0
     producers: dict[str, int] = field(default_factory=dict)
     staged: dict[bytes, StagedSet] = field(default_factory=dict)
     markers: dict[tuple[str, str], Marker] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from mq_broker.core.log import FrameIndex
 from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import BrowseView, State
-from mq_wire.errors import DataLost
+from mq_wire.errors import Busy, DataLost
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
@@ -58,6 +58,11 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
     """Freezes what is on the queue now, ready and assigned, for whoever reads it within `browse_ttl_us`. Nothing is consumed."""
     state = ledger.state
     destination = state.destination(request.destination)
+    if len(state.browses) >= state.settings.browses_max:
+        raise Busy(
+            f"{len(state.browses)} browse views are kept, the limit (browses_max) is {state.settings.browses_max}: "
+            "try again when older ones have expired, or raise it"
+        )
     handle = ledger.new_id()
     response = wire.OpenBrowseResponse(browse=handle, destination_id=destination.destination_id)
     partitions: dict[int, tuple[Selection, FrameIndex]] = {}

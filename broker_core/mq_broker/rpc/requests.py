@@ -7,49 +7,37 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from mq_broker.rpc.bounds import Budget
+from mq_wire import framing
 from mq_wire.errors import InvalidRequest, LimitExceeded
 from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_BYTES_MAX
 from mq_wire.service import Method
 
 #: Requests that hold long lists: ranges of offsets, tokens of staged sets.
 _LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
-#: Above this a request is parsed alone: two bytes may become an object of fifty.
+#: Names have a rule and an error of their own.
+_CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
+#: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of a hundred.
 _LARGE_BYTES: Final = 64 << 10
+_FIELDS_MAX: Final = 100_000
 
 
-class Requests:
-    """Parses requests. Those that are handled as bytes (`Method.parse_request` is None) pass."""
+def parse(method: Method, message: bytes) -> Any:
+    """Returns the request. Those that are handled as bytes (`Method.parse_request` is None) pass.
 
-    def __init__(self) -> None:
-        self._large = Budget(RPC_BYTES_MAX)
-
-    def parse(self, method: Method, message: bytes) -> Any:
-        """Returns the request.
-
-        Raises:
-            LimitExceeded: more bytes than a request of this method may have, a longer name or id, or more partitions.
-            InvalidRequest: the bytes are no such request.
-        """
-        if method.parse_request is None:
-            return message
-        limit = RPC_BYTES_MAX if method.name in _LISTS else REQUEST_BYTES_MAX
-        if len(message) > limit:
-            raise LimitExceeded(f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a time")
-        if len(message) <= _LARGE_BYTES:
-            return _parsed(method, message)
-        self._large.take(len(message))
-        try:
-            return _parsed(method, message)
-        finally:
-            self._large.give(len(message))
-
-
-def _parsed(method: Method, message: bytes) -> Any:
-    assert method.parse_request is not None
+    Raises:
+        LimitExceeded: more bytes or fields than a request of this method may have, a longer name or id, or more partitions.
+        InvalidRequest: the bytes are no such request.
+    """
+    if method.parse_request is None:
+        return message
+    limit = RPC_BYTES_MAX if method.name in _LISTS else REQUEST_BYTES_MAX
+    if len(message) > limit:
+        raise LimitExceeded(f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a time")
+    if len(message) > _LARGE_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:
+        raise LimitExceeded(f"a request of {method.name} has more than {_FIELDS_MAX} fields: ask for less at a time")
     try:
         request: Message = method.parse_request(message)
     except DecodeError as error:
@@ -57,6 +45,18 @@ def _parsed(method: Method, message: bytes) -> Any:
     if len(message) > ID_BYTES_MAX:
         _check_sizes(method.name, request)
     return request
+
+
+def _count(descriptor: Descriptor, message: memoryview, left: int) -> int:
+    """Returns how many of `left` fields the message leaves, negative where it has more."""
+    for number, value in framing.fields(message):
+        left -= 1
+        field = descriptor.fields_by_number.get(number)
+        if left >= 0 and value and field is not None and field.message_type is not None:
+            left = _count(field.message_type, value, left)
+        if left < 0:
+            break
+    return left
 
 
 def _check_sizes(method: str, message: Message) -> None:
@@ -67,6 +67,8 @@ def _check_sizes(method: str, message: Message) -> None:
                 _check_sizes(method, value)
             elif field.name in ("next", "partitions") and len(value) > PARTITIONS_MAX:
                 raise LimitExceeded(f"{field.name!r} of {method} names {len(value)} partitions, a destination has {PARTITIONS_MAX} at most")
+        elif field.name in _CHECKED_NAMES:
+            continue
         elif field.type == FieldDescriptor.TYPE_STRING or (field.type == FieldDescriptor.TYPE_BYTES and field.name != "ranges"):
             for text in value if field.is_repeated else (value,):
                 size = len(text.encode() if isinstance(text, str) else text)

@@ -8,6 +8,7 @@ they would stand in the way of everybody on an event loop. A consumer that waits
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.publish import PublishStream
-from mq_broker.rpc.requests import Requests
+from mq_broker.rpc.requests import parse
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
 from mq_broker.rpc.unary import UnaryCalls
@@ -38,6 +39,11 @@ _GRACE_S: Final = 0.5
 _CALLS_QUEUED_MAX: Final = 1024
 #: Calls whose first request has not come.
 _SILENT_MAX: Final = 1024
+#: Answers that are large, and may wait long for clients that do not read.
+_LARGE_ANSWER_BYTES: Final = 64 << 10
+_LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
+#: Files that the journal and snapshots need, whatever connections take.
+_FILES_KEPT: Final = 256
 
 Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
@@ -55,7 +61,7 @@ class Server:
         self._streams = LiveStreams(config.streams_max)
         self._publish_bytes = Budget(config.publish_bytes_total_max)
         self._first = FirstRequests(_SILENT_MAX)
-        self._requests = Requests()
+        self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
         self._unary = UnaryCalls(engine, self._streams, cluster_id, version, config.waits_max)
         self._runs = RunStreams(engine, self._streams)
         self._health = health.HealthServicer()
@@ -110,7 +116,7 @@ class Server:
         """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no request yet is known to us."""
         behavior = self._streaming(method)
         if behavior is None:
-            return grpc.stream_unary_rpc_method_handler(self._answering(method), None, method.serialize_response)
+            return grpc.stream_unary_rpc_method_handler(self._answering(method), None, None)
         return grpc.stream_stream_rpc_method_handler(self._counted(behavior), None, method.serialize_response)
 
     def _streaming(self, method: service.Method) -> Behavior | None:
@@ -124,9 +130,9 @@ class Server:
             """Yields the requests of a stream that begins with one that says what it wants."""
             first = self._first.of(requests, context)
             if first is not None:
-                yield self._requests.parse(method, first)
+                yield parse(method, first)
                 for message in requests:
-                    yield self._requests.parse(method, message)
+                    yield parse(method, message)
 
         streams: dict[str, Behavior] = {
             "Publish": publish,
@@ -136,20 +142,32 @@ class Server:
         }
         return streams.get(method.name)
 
-    def _answering(self, method: service.Method) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+    def _answering(self, method: service.Method) -> Callable[[Iterator[bytes], grpc.ServicerContext], bytes]:
         answer = self._unary.of(method.name)
+        assert method.serialize_response is not None
+        serialize = method.serialize_response
 
-        def answering(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        def answering(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             message = self._first.of(requests, context)
             try:
                 if message is None:
                     raise InvalidRequest(f"a call of {method.name} without a request: send one")
-                request = self._requests.parse(method, message)
+                request = parse(method, message)
             except MqError as error:
                 abort(context, error)
-            return answer(request, context)
+            response = serialize(answer(request, context))
+            if len(response) > _LARGE_ANSWER_BYTES:
+                self._hold(method.name, len(response), context)
+            return response
 
         return answering
+
+    def _hold(self, name: str, size: int, context: grpc.ServicerContext) -> None:
+        """Counts a large answer until the client has it, or is gone."""
+        if not self._answers.try_take(size):
+            abort(context, Busy(f"{_LARGE_ANSWERS_BYTES_MAX} bytes of answers are not read yet: read them, and call {name} again"))
+        if not context.add_callback(lambda: self._answers.give(size)):
+            self._answers.give(size)
 
     def _counted(self, behavior: Behavior) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -167,10 +185,23 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def open_files(connections: int) -> int:
+    """Returns how many files this process may have open, after asking the system for as many as `connections` need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_KEPT
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", RPC_BYTES_MAX),
         ("grpc.max_send_message_length", RPC_BYTES_MAX),
+        # Files that ran out would end the journal, and with it the broker.
+        ("grpc.max_allowed_incoming_connections", max(min(config.connections_max, open_files(config.connections_max) - _FILES_KEPT), 1)),
+        ("grpc.server_handshake_timeout_ms", config.keepalive_timeout_ms),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),
         # A host that went silent is noticed; clients may ask us as often.
