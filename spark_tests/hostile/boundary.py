@@ -122,9 +122,8 @@ class Context:
 class Boundary:
     """One broker. `feed` answers as the wire would; `failed` tells of what must never happen."""
 
-    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
-        config = BrokerConfig(default_partitions=2, anonymous_producers_max=100)
-        settings = Settings(default_partitions=2, anonymous_producers_max=100)
+    def __init__(self, on_failure: Callable[[BaseException], None], settings: Settings | None = None) -> None:
+        settings = settings or Settings(default_partitions=2, anonymous_producers_max=100)
         self.journal = MemoryJournal()
         self.broker = Broker(CLUSTER, settings, self.journal, counted_ids())
         clock = itertools.count(START_US)
@@ -132,7 +131,7 @@ class Boundary:
             self.broker, cast("Journal", self.journal), cast("Housekeeping", NoHousekeeping()), lambda: next(clock), on_failure
         )
         self.engine.start()
-        server = Server(self.engine, config, CLUSTER, "0")
+        server = Server(self.engine, BrokerConfig(), CLUSTER, "0")
         self._handlers = {name: server.handler(method) for name, method in METHODS.items()}
 
     def close(self) -> None:
@@ -144,9 +143,9 @@ class Boundary:
         context = Context()
         try:
             if handler.stream_unary is not None:
-                answer = handler.stream_unary(iter(messages), context)
-                METHODS[method].serialize_response(answer)  # type: ignore[misc]
-                yield _in_band(method, answer)
+                parse = METHODS[method].parse_response
+                assert parse is not None
+                yield _in_band(method, parse(handler.stream_unary(iter(messages), context)))
                 return
             for answer in handler.stream_stream(iter(messages), context):
                 yield _in_band(method, answer)
