@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mq {version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_broker(commands)
+    _add_damage(commands)
     client = argparse.ArgumentParser(add_help=False)
     client.add_argument("--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}")
     _add_looking(commands, client)
@@ -78,6 +79,17 @@ def _add_broker(commands: Any) -> None:
             metavar={bool: "true|false", int: "N"}.get(kind, "TEXT"),
             help=f"{setting.metadata['summary']} (default {str(setting.default).lower() if kind is bool else setting.default})",
         )
+
+
+def _add_damage(commands: Any) -> None:
+    for name, what in (
+        ("verify", "look for damage in the data directory of a stopped broker; exit code 0 = none, 1 = some, 2 = unreadable"),
+        ("repair", "take out what is damaged (a copy stays in the folder 'quarantine'): the broker starts, and the rest is readable"),
+    ):
+        command = commands.add_parser(name, help=what)
+        command.set_defaults(command=f"damage:{name}")
+        command.add_argument("directory", metavar="DIR", help="as --data-dir of the broker")
+        command.add_argument("--json", action="store_true", help="for programs")
 
 
 def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:

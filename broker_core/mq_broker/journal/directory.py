@@ -1,9 +1,11 @@
 """The data directory of one broker: who it belongs to, and the lock that keeps a second process out.
 
 identity        JSON: format version, uuids of cluster and journal, whether creation is finished, checksum
+identity.copy   the same again: a broker without its uuids is nobody's
 lock            held with flock as long as the broker runs; holds its process id
 journal/        segments and their pool
 snapshots/      packs and manifests
+quarantine/     what `mq repair` took out, a folder with a report for each time
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from mq_broker.journal.disk import RealDisk
@@ -25,7 +27,9 @@ from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFai
 
 FORMAT_VERSION: Final = 1
 _IDENTITY: Final = "identity"
+_COPY: Final = "identity.copy"
 _LOCK: Final = "lock"
+_REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"
 #: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts there.
 _OURS: Final = frozenset({_LOCK, f"{_IDENTITY}.new", "lost+found"})
 
@@ -46,6 +50,13 @@ class Identity:
         return (json.dumps(content | {"checksum": _checksum(content)}, sort_keys=True) + "\n").encode()
 
 
+class Files(NamedTuple):
+    """What the identity file and its copy say; None where one does not read."""
+
+    identity: Identity | None
+    copy: Identity | None
+
+
 def decode_identity(data: bytes, path: Path) -> Identity:
     """Reads an identity file; raises DataDirectoryUnusable when it is damaged or of another version."""
     try:
@@ -57,10 +68,10 @@ def decode_identity(data: bytes, path: Path) -> Identity:
             )
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
-            raise DataDirectoryUnusable(f"{path}: the checksum is wrong: restore the file from a copy")
+            raise DataDirectoryUnusable(f"{path}: the checksum is wrong: {_REMEDY}")
         return Identity(UUID(content["cluster"]), UUID(content["journal"]), bool(content["created"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataDirectoryUnusable(f"{path} is not an identity file ({error!r}): restore the file from a copy") from error
+        raise DataDirectoryUnusable(f"{path} is not an identity file ({error!r}): {_REMEDY}") from error
 
 
 def _checksum(content: dict[str, object]) -> int:
@@ -109,10 +120,39 @@ class DataDirectory:
             _check_ours(folder)  # again: whoever held the lock a moment ago may have made it
             if (folder / _IDENTITY).exists():
                 identity = decode_identity((folder / _IDENTITY).read_bytes(), folder / _IDENTITY)
+                _check_copy(folder, identity)
             else:
                 identity = Identity(new_uuid(), new_uuid(), created=False)
+            if identity_files(folder).copy != identity:
                 _write_identity(disk, identity)
             return cls(folder, identity, disk, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def open_damaged(cls, path: str | os.PathLike[str]) -> DataDirectory:
+        """Opens a directory that is there, to look at it or to repair it; nothing is made, and one file of the identity is enough.
+
+        Raises:
+            DataDirectoryInUse: a broker is running on it: stop it first.
+            DataDirectoryUnusable: there is no data directory, or nobody can tell whose it is.
+        """
+        folder = Path(path).absolute()
+        if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
+            raise DataDirectoryUnusable(f"{folder} is no data directory: it has no folders 'journal' and 'snapshots'")
+        try:
+            lock = _lock(folder)
+        except OSError as error:
+            raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {error.strerror}: check its owner") from error
+        try:
+            known = whose(identity_files(folder))
+            if known is None:
+                raise DataDirectoryUnusable(
+                    f"{folder}: neither {_IDENTITY} nor {_COPY} can be read, and without the uuids in them nothing else can: "
+                    "restore one of them from a copy"
+                )
+            return cls(folder, known, RealDisk(folder), lock)
         except BaseException:
             os.close(lock)
             raise
@@ -122,6 +162,16 @@ class DataDirectory:
         self.journal_disk.sync_directory()
         self.identity = Identity(self.identity.cluster, self.identity.journal, created=True)
         _write_identity(self._disk, self.identity)
+
+    def aside(self) -> RealDisk:
+        """Makes the next folder for what a repair takes out; returns it."""
+        quarantine = self.path / "quarantine"
+        quarantine.mkdir(exist_ok=True)
+        taken = [int(entry.name) for entry in os.scandir(quarantine) if entry.name.isdecimal()]
+        made = RealDisk(quarantine / str(max(taken, default=0) + 1))
+        for folder in (RealDisk(quarantine), self._disk):
+            folder.sync_directory()
+        return made
 
     def close(self) -> None:
         """Releases the lock."""
@@ -136,8 +186,34 @@ class DataDirectory:
         self.close()
 
 
+def identity_files(folder: Path) -> Files:
+    """Reads the identity and its copy."""
+    found: list[Identity | None] = []
+    for name in (_IDENTITY, _COPY):
+        try:
+            found.append(decode_identity((folder / name).read_bytes(), folder / name))
+        except (FileNotFoundError, DataDirectoryUnusable):
+            found.append(None)
+    return Files(*found)
+
+
+def whose(files: Files) -> Identity | None:
+    """Returns the identity that two files say together: a creation that one of them knows to be finished was."""
+    known = [identity for identity in files if identity is not None]
+    return max(known, key=lambda identity: identity.created, default=None)
+
+
+def _check_copy(folder: Path, identity: Identity) -> None:
+    """Refuses an identity older than its copy: the journal would be made anew over what is there."""
+    copy = identity_files(folder).copy
+    if copy is not None and copy != identity and (copy.created or copy.journal != identity.journal):
+        raise DataDirectoryUnusable(f"{folder / _IDENTITY} is older than {_COPY}, or another directory's: {_REMEDY}")
+
+
 def _check_ours(folder: Path) -> None:
     names = set(os.listdir(folder))
+    if _IDENTITY not in names and _COPY in names:
+        raise DataDirectoryUnusable(f"{folder / _IDENTITY} is missing: {_REMEDY}")
     if _IDENTITY not in names and names - _OURS:
         example = sorted(names - _OURS)[0]
         raise DataDirectoryUnusable(
@@ -163,18 +239,20 @@ def _lock(folder: Path) -> int:
 
 
 def _write_identity(disk: RealDisk, identity: Identity) -> None:
+    """Writes the identity, then its copy, so that the copy is never ahead."""
     aside = f"{_IDENTITY}.new"
     try:
-        if aside in disk.list_names():
-            disk.remove(aside)
-        file = disk.create(aside)
-        try:
-            file.write_at([identity.encode()], 0)
-            file.sync()
-        finally:
-            file.close()
-        disk.rename(aside, _IDENTITY)
-        disk.sync_directory()
+        for name in (_IDENTITY, _COPY):
+            if aside in disk.list_names():
+                disk.remove(aside)
+            file = disk.create(aside)
+            try:
+                file.write_at([identity.encode()], 0)
+                file.sync()
+            finally:
+                file.close()
+            disk.rename(aside, name)
+            disk.sync_directory()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(f"no room for {disk.path / _IDENTITY}: give the data directory more space") from error

@@ -17,7 +17,7 @@ import numpy as np
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile
-from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, Frame, FrameKind, Place, Reading
+from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKind, Place, Reading
 from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
@@ -41,7 +41,15 @@ class LeftEntry:
 
 @dataclass(slots=True)
 class Stretch:
-    """Bytes [start, end) of a segment that hold no whole turn. `wrong_at`: the first frame in them that is broken."""
+    """Bytes [start, end) of a segment that hold no whole turn.
+
+    Attributes:
+        wrong_at: the first frame in them that is broken.
+        entries: those that still read.
+        counts: how many entries a turn has, by its number, where its trailer still reads.
+        padded: whether between the last entry and where a trailer would stand there are only zeros.
+        turn, generation: the highest ones of which a frame is left, 0 without.
+    """
 
     segment: int
     start: int
@@ -49,7 +57,8 @@ class Stretch:
     wrong_at: int
     reading: Reading
     entries: list[LeftEntry] = field(default_factory=list)
-    #: Highest turn and generation of which a frame is left, 0 without.
+    counts: dict[int, int] = field(default_factory=dict)
+    padded: bool = False
     turn: int = 0
     generation: int = 0
 
@@ -133,18 +142,29 @@ class SalvageReader(TurnReader):
             if frame.turn <= last.turn or frame.generation < last.generation or frame.end > end:
                 continue
             stretch.turn, stretch.generation = max(stretch.turn, frame.turn), max(stretch.generation, frame.generation)
-            body = frames.body_of(view, frame) if frame.has_body else None
+            body = _body_alone(view, frame)
             if frame.kind is FrameKind.ENTRY:
                 place = frame.place() if frame.has_body else None
                 stretch.entries.append(LeftEntry(frame.turn, frame.generation, frame.index, frame.header, body, place))
-                if stretch.wrong_at < 0 and (position > at or (frame.has_body and body is None)):
+                if stretch.wrong_at < 0 and (position > at or (frame.has_body and frames.body_of(view, frame) is None)):
                     stretch.wrong_at = at if position > at else position
+            elif frame.kind is FrameKind.TRAILER:
+                stretch.counts[frame.turn] = frame.index
+                continue
             at = frame.end if body is not None or not frame.has_body else frame.body_position
+        gap = end - TRAILER_BYTES - at
+        stretch.padded = 0 <= gap <= len(frames.ZEROS) and frames.is_zero(view, at, at + gap)
         if stretch.wrong_at < 0:
             stretch.wrong_at = at
         found = frames.decode(view, number, stretch.wrong_at, self._seed)
         stretch.reading = found if isinstance(found, Reading) else Reading.BROKEN
         return stretch
+
+
+def _body_alone(view: memoryview, frame: Frame) -> memoryview | None:
+    """Returns the body where it has its checksum, whatever stands in the padding around it."""
+    body = view[frame.body_position : frame.body_position + frame.body_size]
+    return body if frame.has_body and zlib.crc32(body) == frame.body_crc else None
 
 
 def is_whole(segments: Segments, place: Place) -> bool:

@@ -33,11 +33,16 @@ class Aftermath:
         self._lost_bytes += max(size_bytes, _ENTRY_BYTES)
         self._replay.sure.clear()
 
-    def settle(self) -> None:
+    def settle(self, findings: list[Finding]) -> None:
         """Leaves out as many numbers as the lost entries can have given: runs and epochs, offsets, delivery numbers, destinations."""
         if not self._lost_bytes:
             return
         state = self._state
+        staged = [f"batch {s.batch_id} of query {s.query_id} ({s.rows} rows)" for s in state.staged.values() if s.query_id]
+        if staged:
+            for finding in findings:
+                if finding.turns is not None:
+                    finding.add_state(f"still staged, unless a lost turn committed it: {', '.join(staged)}")
         entries = self._lost_bytes // _ENTRY_BYTES
         state.epoch += entries
         state.next_destination += entries
@@ -80,4 +85,4 @@ class Aftermath:
         held = self._state.staged.pop(token)
         who = f"batch {held.batch_id} of query {held.query_id}" if held.query_id else f"a write under token {token.hex()}"
         said = f"{held.rows} staged rows of {who} are dropped: its commit will be refused, and it is written again"
-        finding.state = f"{finding.state}; {said}" if finding.state else said
+        finding.add_state(said)

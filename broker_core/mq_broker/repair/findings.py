@@ -23,6 +23,7 @@ class Finding:
         what: is wrong there.
         lost: rows that nobody has acknowledged and whose bytes are damaged or gone.
         state: what else is lost; "" = nothing.
+        turns: first and last of those whose decisions are not known; the last is 0 where that is not known either.
     """
 
     file: str
@@ -30,6 +31,20 @@ class Finding:
     what: str
     lost: dict[Where, BitMap64] = field(default_factory=dict)
     state: str = ""
+    turns: tuple[int, int] | None = None
+
+    def undo(self, first: int, last: int) -> None:
+        """Notes that what turns [first, last] decided is not known."""
+        self.turns = (first, last)
+        turns = f"turn {first} and those behind it" if not last else f"turn {first}" if first >= last else f"turns {first} to {last}"
+        self.add_state(
+            f"what {turns} decided is not known: rows that they stored may be lost, rows that they acknowledged may be delivered again, "
+            "their plans and commits are undone"
+        )
+
+    def add_state(self, text: str) -> None:
+        """Adds something that is lost beside rows."""
+        self.state = f"{self.state}; {text}" if self.state else text
 
     def lose(self, where: Where, offsets: BitMap64) -> None:
         """Adds lost rows."""
@@ -61,6 +76,7 @@ class Finding:
                 for (name, number), offsets in self._sorted()
             ],
             "state": self.state,
+            "turns": self.turns,
         }
 
     def _sorted(self) -> list[tuple[Where, BitMap64]]:

@@ -80,7 +80,7 @@ class Inspection:
         self._base = self._read_snapshots()
         self._last = BEGINNING
         self._read_journal()
-        self._aftermath.settle()
+        self._aftermath.settle(self.findings)
         self._check_rows()
 
     # ---- snapshots
@@ -126,7 +126,7 @@ class Inspection:
         if last is not None and last.followed:
             self._miss(before + 1, before + 2)
             self._aftermath.lose_state(last.size)
-            self._missing[before + 1].state = _undone(self._last.turn + 1, None)
+            self._missing[before + 1].undo(self._last.turn + 1, 0)
         self._end()
 
     def _miss(self, first: int, stop: int) -> None:
@@ -152,7 +152,11 @@ class Inspection:
         """Says of each pending stretch whether it is unused or damaged, when turn `following` is the next one that is whole."""
         first = self._last.turn + 1
         missing = following - first if self._last.turn or first > self._base.turn else 0
-        lost = [pending.stretch for pending in self._pending if not pending.tail or (missing and self._should_be_in(pending.stretch))]
+        lost = [
+            pending.stretch
+            for pending in self._pending
+            if not pending.tail or (missing and self._should_be_in(pending.stretch, first))
+        ]
         for pending in self._pending:
             if pending.stretch not in lost:
                 self._unsound.append((pending.stretch.segment, pending.stretch.start, pending.stretch.end, None))
@@ -164,9 +168,12 @@ class Inspection:
             absent = [finding for number, finding in self._missing.items() if self._last.segment < number]
             self._salvage(lost, first, following - 1, generation, absent)
 
-    def _should_be_in(self, stretch: Stretch) -> bool:
-        """Whether missing turns should stand at the end of a segment: not where the next file is missing, or was reclaimed with them."""
-        return self.segments.get(stretch.segment + 1) is not None or bool(stretch.turn)
+    def _should_be_in(self, stretch: Stretch, first: int) -> bool:
+        """Whether turn `first`, which is missing, should stand at the end of a segment, and not in the next one or in one that is gone."""
+        following = self.segments.get(stretch.segment + 1)
+        if following is None or following.first_turn is None:
+            return bool(stretch.turn)
+        return first < following.first_turn
 
     def _damage(self, stretch: Stretch, first: int, last: int) -> Finding:
         turns = f"turn {first} is damaged" if first >= last else f"turns {first} to {last} are damaged"
@@ -196,7 +203,7 @@ class Inspection:
             size = sum(stretch.end - stretch.start for stretch in lost) + sum(self._size_of(finding) for finding in absent)
             self._aftermath.lose_state(size)
             for finding in findings:
-                finding.state = _undone(first, last)
+                finding.undo(first, last)
 
     def _size_of(self, finding: Finding) -> int:
         return max((segment.size for segment in self.segments), default=0)
@@ -209,14 +216,16 @@ class Inspection:
             return False
         stretch = lost[0]
         sector_bytes = self.segments[stretch.segment].sector_bytes
-        if not entries:  # a turn without entries opens a generation
+        if not entries and stretch.counts.get(first) != 0:  # a turn without entries opens a generation
             return generation > self._last.generation and stretch.end - stretch.start == sector_bytes
         if [entry.index for entry in entries] != list(range(len(entries))):
             return False
+        if first in stretch.counts:
+            return stretch.counts[first] == len(entries)
         end = stretch.start + sum(
             frames.frame_bytes(len(entry.header), entry.place.size if entry.place is not None else None) for entry in entries
         )
-        return frames.align(end + frames.TRAILER_BYTES, sector_bytes) == stretch.end
+        return stretch.padded and frames.align(end + frames.TRAILER_BYTES, sector_bytes) == stretch.end
 
     def _end(self) -> None:
         """Behind the last whole turn: a torn tail, unless something stands behind it that could not have been begun otherwise."""
@@ -284,11 +293,6 @@ class Inspection:
 
 def _place(place: object) -> frames.Place:
     return frames.Place(*(getattr(place, name) for name in ("segment", "position", "size", "crc")))
-
-
-def _undone(first: int, last: int | None) -> str:
-    turns = f"turns {first} and later" if last is None else f"turn {first}" if first >= last else f"turns {first} to {last}"
-    return f"what {turns} decided is lost: rows acknowledged there may be delivered again, and plans and commits are undone"
 
 
 def _with_tail(items: Iterator[Turn | Stretch]) -> Iterator[tuple[Turn | Stretch, bool]]:

@@ -61,13 +61,13 @@ def repair(folders: Folders, inspection: Inspection, settings: JournalSettings |
     try:
         aside = folders.aside()
         damaged = _set_aside(folders, inspection.findings, aside)
-        _report(aside, inspection.findings, finished=False)
+        write_report(aside, inspection.findings, finished=False)
         _carry_on(folders, inspection, settings or _settings(inspection))
         for disk, names in damaged:
             for name in set(names) & set(disk.list_names()):
                 disk.remove(name)
             disk.sync_directory()
-        _report(aside, inspection.findings, finished=True)
+        write_report(aside, inspection.findings, finished=True)
     except OSError as error:
         raise StorageFailed(f"the repair broke off: {error}: check the disk and repair again, nothing is lost by that") from error
     return aside
@@ -104,7 +104,8 @@ def _copy(source: Disk, target: Disk, name: str) -> None:
         copy.close()
 
 
-def _report(aside: Disk, findings: list[Finding], *, finished: bool) -> None:
+def write_report(aside: Disk, findings: list[Finding], *, finished: bool) -> None:
+    """Writes what was found, durably. `finished`: whether it is repaired."""
     content = {
         "findings": [finding.as_json() for finding in findings],
         "finished": finished,

@@ -1,0 +1,104 @@
+"""Verifying and repairing a whole data directory: its identity, its lock, and what `Inspection` and `repair` do with its folders."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from mq_broker.journal.directory import DataDirectory, identity_files, whose
+from mq_broker.repair.findings import Finding, lost_rows
+from mq_broker.repair.inspection import Inspection
+from mq_broker.repair.repair import Folders, repair, write_report
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found, and where damaged files were copied (None = nothing was repaired)."""
+
+    directory: str
+    findings: list[Finding]
+    turns: int
+    bytes: int
+    segments: int
+    snapshots: int
+    aside: str | None = None
+
+    @property
+    def lost_rows(self) -> int:
+        """How many rows are lost."""
+        return sum(len(offsets) for offsets in lost_rows(self.findings).values())
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "directory": self.directory,
+            "findings": [finding.as_json() for finding in self.findings],
+            "lost_rows": self.lost_rows,
+            "quarantine": self.aside,
+            "segments": self.segments,
+            "snapshots": self.snapshots,
+            "turn_bytes": self.bytes,
+            "turns": self.turns,
+        }
+
+
+def verify_directory(path: str | os.PathLike[str]) -> Report:
+    """Reads everything in a data directory whose broker is stopped; changes nothing.
+
+    Raises:
+        DataDirectoryInUse: the broker is running.
+        DataDirectoryUnusable, JournalDamaged: so much is damaged that nobody can tell what the queues hold, or it is no data directory.
+    """
+    with DataDirectory.open_damaged(path) as directory:
+        return _report(directory, *_inspect(directory))
+
+
+def repair_directory(path: str | os.PathLike[str]) -> Report:
+    """Takes out what is damaged, after copying it into `quarantine/`; what is whole goes on. Without damage nothing is changed.
+
+    Raises: as `verify_directory`; StoreFull, StorageFailed.
+    """
+    with DataDirectory.open_damaged(path) as directory:
+        inspection, wrong = _inspect(directory)
+        if not inspection.findings and not wrong:
+            return _report(directory, inspection, wrong)
+        aside = directory.aside()
+        for finding in wrong:
+            damaged = directory.path / finding.file
+            if damaged.exists():
+                (aside.path / finding.file).write_bytes(damaged.read_bytes())
+        repair(Folders(directory.journal_disk, directory.snapshot_disk, lambda: aside), inspection)
+        if wrong:
+            write_report(aside, [*wrong, *inspection.findings], finished=True)
+            directory.finish()
+        return _report(directory, inspection, wrong, str(aside.path))
+
+
+def _inspect(directory: DataDirectory) -> tuple[Inspection, list[Finding]]:
+    identity = directory.identity
+    inspection = Inspection(directory.journal_disk, directory.snapshot_disk, identity.cluster.bytes, identity.journal)
+    return inspection, _check_identity(directory)
+
+
+def _check_identity(directory: DataDirectory) -> list[Finding]:
+    files = identity_files(directory.path)
+    findings = []
+    for name, said in (("identity", files.identity), ("identity.copy", files.copy)):
+        if said is None:
+            findings.append(Finding(name, 0, "is missing or damaged"))
+        elif said != whose(files):
+            findings.append(Finding(name, 0, "is older than the other one"))
+    return findings
+
+
+def _report(directory: DataDirectory, inspection: Inspection, wrong: list[Finding], aside: str | None = None) -> Report:
+    return Report(
+        str(directory.path),
+        [*wrong, *inspection.findings],
+        inspection.turns,
+        inspection.bytes,
+        len(list(inspection.segments)),
+        inspection.snapshots,
+        aside,
+    )
