@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import grpc
@@ -128,12 +129,13 @@ class Gate:
         gone = threading.Event()
 
         def outgoing() -> Iterator[bytes]:
-            for request in requests:
-                if not self._passes(method, "request", request, port):
-                    gone.set()
-                    call.cancel()
-                    return
-                yield request
+            with suppress(grpc.RpcError):  # the client is gone: what has been taken from it arrives, and nothing follows
+                for request in requests:
+                    if not self._passes(method, "request", request, port):
+                        gone.set()
+                        call.cancel()
+                        return
+                    yield request
 
         call = self._calls[method](outgoing())
         # A client that goes away takes its call along, but for a held one: what is under way arrives all the same.

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own: queue -> mapInArrow -> queue over one checkpoint, started anew in the same JVM when it fails.
+"""A Spark driver in a process of its own: queue -> queue over one checkpoint, started anew in the same JVM when it fails.
 
     python -m spark_tests.spark_crash.job '{"address": ..., "source": ..., "target": ..., "checkpoint": ..., ...}'
 
@@ -38,21 +38,16 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    reader = spark.readStream.format("mq").option("broker", job["address"]).option("queue", job["source"]).schema(SCHEMA)
-    for name, value in job.get("source_options", {}).items():
-        reader = reader.option(name, str(value))
-    rows = reader.load()
-    if "step" in job:
-        rows = rows.mapInArrow(step_of(job["step"]), SCHEMA)
-    writer = rows.writeStream.format("mq").option("broker", job["address"]).option("queue", job["target"])
-    for name, value in job.get("sink_options", {}).items():
-        writer = writer.option(name, str(value))
+    own = {"broker": job["address"]}
+    if "trouble" in job:
+        from spark_tests.spark_crash.troubled import TroubledDataSource
+
+        spark.dataSource.register(TroubledDataSource)
+        own["trouble"] = job["trouble"]
+    name = "troubled" if "trouble" in job else "mq"
+    reader = spark.readStream.format(name).options(**own, **job["source_options"], queue=job["source"]).schema(SCHEMA)
+    writer = reader.load().writeStream.format(name).options(**own, queue=job["target"])
     return writer.option("checkpointLocation", job["checkpoint"]).start()
-
-
-def step_of(step: dict[str, Any]) -> Any:
-    """Returns what happens to the rows between source and sink; by value, since the workers need not know this module."""
-    raise NotImplementedError(step)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ PRIORITIES: Final = (4, 7)
 #: Rows of one micro-batch at most.
 BATCH_ROWS: Final = 40
 #: A cold JVM on a busy machine.
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 150.0
 
 
 class Pipeline:
@@ -47,13 +47,13 @@ class Pipeline:
         self.checkpoint = folder / "checkpoint"
         self.drivers: list[Driver] = []
         self._standby: list[Driver] = []
-        self.commits = 0
+        self._answers: Counter[str] = Counter()
         self._ports: dict[str, int] = {}
         self._sent: Counter[int] = Counter()
         self._promised: list[Ids] = []
         self._job = {
             "address": self.gate.address, "source": SOURCE, "target": TARGET, "checkpoint": str(self.checkpoint), "master": master,
-            "conf": CONF | job.pop("conf", {}), "source_options": {"maxOffsetsPerTrigger": BATCH_ROWS}, **job,
+            "conf": CONF | job.pop("conf", {}), "source_options": {"maxOffsetsPerTrigger": BATCH_ROWS, "minPartitions": 2}, **job,
         }  # fmt: skip
         self.gate.watch(self._note)
 
@@ -86,9 +86,20 @@ class Pipeline:
                 producer.send_batch(pa.record_batch(columns)).result(PATIENCE_S)
                 self._promised.append(ids)
 
+    def feed_one_batch(self) -> None:
+        """Publishes what makes exactly one micro-batch, to a query that idles."""
+        stop = self.gate.stop(PLAN, "request")
+        stop.wait(PATIENCE_S)
+        self.feed(BATCH_ROWS)
+        stop.release()
+
     def wait_until_crossed(self, what: str) -> None:
         """Waits until every row is acknowledged at the source."""
-        wait_until(lambda: self._alive() and not self.world.stats(SOURCE).depth_rows, PATIENCE_S, f"{what}: rows stay in the source")
+        wait_until(lambda: self._alive() and not self.waiting_rows(), PATIENCE_S, f"{what}: rows stay in the source")
+
+    def waiting_rows(self) -> int:
+        """How many rows are not acknowledged at the source."""
+        return self.world.stats(SOURCE).depth_rows
 
     def judge(self) -> Report:
         """Takes all from the target and judges: every row once, and nothing stuck in the broker."""
@@ -134,13 +145,13 @@ class Pipeline:
 
     def stop_at(self, step: Step) -> Stop:
         """Arms a stop at a boundary of the next batch that begins from now on."""
-        before = self.commits
+        before = self.answered(COMMIT)
 
         def fits(message: bytes) -> bool:
             if step.methods != PLAN:
                 return True
             # Idle polls are no boundary: rows wait, and a batch has just gone before.
-            return self.commits > before and (step.moment == "request" or self._has_rows(message))
+            return self.answered(COMMIT) > before and (step.moment == "request" or self._has_rows(message))
 
         return self.gate.stop(step.methods, step.moment, fits)
 
@@ -149,9 +160,13 @@ class Pipeline:
         wait_until(lambda: self._alive() and stop.port, PATIENCE_S, f"no call was held at: {step}")
         assert in_hand(self.checkpoint) == step.logged, f"{step}: {sorted(map(str, self.checkpoint.rglob('[0-9]*')))}"
 
-    def process(self, role: str) -> int | None:
-        """Returns the process that last did the work of a role, see `ROLES`."""
-        port = self._ports.get(role)
+    def answered(self, methods: tuple[str, ...]) -> int:
+        """Returns how many answers to these calls have come back from the broker."""
+        return sum(self._answers[method] for method in methods)
+
+    def process(self, role: str, stop: Stop | None = None, step: Step | None = None) -> int | None:
+        """Returns the process that made the held call where that is the role's, or else the one that last did its work; see `ROLES`."""
+        port = stop.port if stop is not None and step is not None and step.caller == role else self._ports.get(role)
         return process_of(port, self.gate.port) if port is not None else None
 
     @staticmethod
@@ -164,6 +179,6 @@ class Pipeline:
         role = ROLES.get(method)
         if role is not None and moment == "request":
             self._ports[role] = port
-        if method in COMMIT and moment == "response":
-            self.commits += 1
+        if moment == "response":
+            self._answers[method] += 1
 

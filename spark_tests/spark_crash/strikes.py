@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections import Counter
 from typing import Final
 
-from spark_tests.spark_crash.pipeline import BATCH_ROWS, Pipeline
+from spark_tests.spark_crash.pipeline import BATCH_ROWS, PATIENCE_S, Pipeline
 from spark_tests.spark_crash.processes import kill
-from spark_tests.spark_crash.steps import Step
+from spark_tests.spark_crash.steps import STAGE, STEPS, Step
+from spark_tests.support.waiting import wait_until
 
 #: What becomes of the held call of a process that is dead: it never left, arrives now, or when everything is over.
 FATES: Final = ("cut", "late", "last")
@@ -36,7 +39,7 @@ def strike_worker(pipeline: Pipeline, role: str, step: Step) -> None:
     stop = pipeline.stop_at(step)
     pipeline.feed(2 * BATCH_ROWS)
     pipeline.reach(stop, step)
-    pid = pipeline.process(role)
+    pid = pipeline.process(role, stop, step)
     assert pid is not None, f"no {role} is there: {step}"
     kill(pid)
     if step.caller != role or fate == "late":
@@ -62,3 +65,44 @@ def strike_driver(pipeline: Pipeline, step: Step) -> None:
     pipeline.prepare_driver()
     pipeline.wait_until_crossed(f"driver killed: {step}; its call: {fate}")
     stop.release()
+
+
+def overtake_driver(pipeline: Pipeline, step: Step) -> None:
+    """Stops the driver with SIGSTOP at a boundary, lets another one do its work, and wakes it up: it must fail."""
+    stop = pipeline.stop_at(step)
+    pipeline.feed(2 * BATCH_ROWS)
+    pipeline.reach(stop, step)
+    old = pipeline.driver
+    old.pause()
+    pipeline.start_driver()
+    pipeline.wait_until_crossed(f"driver stopped: {step}")
+    old.resume()
+    stop.release()
+    wait_until(old.failures, PATIENCE_S, f"a driver that was replaced goes on: {step}")
+    old.kill()
+    pipeline.feed(BATCH_ROWS)
+    pipeline.wait_until_crossed(f"driver replaced: {step}")
+
+
+def failing_tasks(pipeline: Pipeline, trouble: pathlib.Path, batches: int) -> Counter[str]:
+    """Lets tasks fail at random on their first attempts, and returns how often they failed where."""
+    trouble.write_text(str(pipeline.rng.getrandbits(32)))
+    pipeline.feed(batches * BATCH_ROWS)
+    pipeline.wait_until_crossed("tasks fail")
+    trouble.unlink()
+    return Counter(trouble.with_name(trouble.name + ".failed").read_text().split())
+
+
+def late_writer(pipeline: Pipeline) -> None:
+    """Lets a dead attempt's rows arrive when the retry's batch, the last one for now, has long been committed."""
+    step = next(step for step in STEPS if step.methods == STAGE and step.moment == "request")
+    stop = pipeline.stop_at(step)
+    pipeline.feed_one_batch()
+    pipeline.reach(stop, step)
+    pid = pipeline.process("writer", stop, step)
+    assert pid is not None
+    kill(pid)
+    pipeline.wait_until_crossed("writer killed, its rows under way")
+    answers = pipeline.answered(STAGE)
+    stop.release()
+    wait_until(lambda: pipeline.answered(STAGE) > answers, PATIENCE_S, "the late rows were not answered")

@@ -4,40 +4,94 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from spark_tests.spark_crash.pipeline import Pipeline
-from spark_tests.spark_crash.steps import STEPS
-from spark_tests.spark_crash.strikes import strike_broker, strike_driver, strike_worker, warm_up
+from spark_tests.spark_crash.steps import STEPS, Step
+from spark_tests.spark_crash.strikes import (
+    failing_tasks,
+    late_writer,
+    overtake_driver,
+    strike_broker,
+    strike_driver,
+    strike_worker,
+    warm_up,
+)
 from spark_tests.support.seeds import seeded
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def test_broker_or_worker_killed_at_every_step(tmp_path: pathlib.Path) -> None:
-    with Pipeline(tmp_path, seeded("worker killed"), "local[2,4]") as pipeline:
-        warm_up(pipeline)
-        for step in STEPS:
-            strike_broker(pipeline, step)
-        assert not pipeline.driver.failures(), "a query outlives its broker"
-        for role in ("reader", "writer"):
-            for step in STEPS:
-                strike_worker(pipeline, role, step)
-        assert not pipeline.driver.failures(), "a query outlives its workers, where Spark may try again"
-        for step in STEPS:
-            strike_worker(pipeline, "planner", step)
-        for step in STEPS:
-            if step.caller in ("maker", "committer"):
-                strike_worker(pipeline, step.caller, step)
-        report = pipeline.judge()
-        sys.stdout.write(f"{len(pipeline.driver.failures())} failures of the query; {report}\n")
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Where this file is, tasks fail."""
+    return tmp_path_factory.mktemp("trouble") / "trouble"
 
 
-def test_driver_killed_at_every_step(tmp_path: pathlib.Path) -> None:
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory, trouble: pathlib.Path) -> Iterator[Pipeline]:
+    """One driver for all tests that leave it alive. Spark tries a task four times."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    with Pipeline(folder, seeded("spark crash"), "local[2,4]", trouble=str(trouble)) as started:
+        warm_up(started)
+        yield started
+
+
+def judged(pipeline: Pipeline) -> None:
+    sys.stdout.write(f"{len(pipeline.driver.failures())} failures of the query; {pipeline.judge()}\n")
+
+
+def test_broker_killed_at_every_step(pipeline: Pipeline) -> None:
+    failed = len(pipeline.driver.failures())
+    for step in STEPS:
+        strike_broker(pipeline, step)
+    assert len(pipeline.driver.failures()) == failed, "a query outlives its broker"
+    judged(pipeline)
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_task_worker_killed_at_every_step(pipeline: Pipeline, role: str) -> None:
+    failed = len(pipeline.driver.failures())
+    for step in STEPS:
+        strike_worker(pipeline, role, step)
+    assert len(pipeline.driver.failures()) == failed, "a query outlives its workers, where Spark may try again"
+    judged(pipeline)
+
+
+def test_planner_killed_at_every_step(pipeline: Pipeline) -> None:
+    for step in STEPS:
+        failed = len(pipeline.driver.failures())
+        strike_worker(pipeline, "planner", step)
+        assert len(pipeline.driver.failures()) > failed, f"the query went on without its planner: {step}"
+    judged(pipeline)
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step.caller in ("maker", "committer")], ids=str)
+def test_driver_side_worker_of_the_sink_killed_at_its_steps(pipeline: Pipeline, step: Step) -> None:
+    strike_worker(pipeline, step.caller, step)
+    judged(pipeline)
+
+
+def test_rows_of_an_attempt_that_lost_arrive_after_the_commit(pipeline: Pipeline) -> None:
+    late_writer(pipeline)
+    judged(pipeline)
+
+
+def test_tasks_that_fail_on_their_first_attempts(pipeline: Pipeline, trouble: pathlib.Path) -> None:
+    failed = len(pipeline.driver.failures())
+    places = failing_tasks(pipeline, trouble, 5)
+    assert len(pipeline.driver.failures()) == failed, "a query outlives its tasks, where Spark may try again"
+    assert sum(places.values()) > 3, places
+    judged(pipeline)
+
+
+def test_driver_killed_or_overtaken_at_every_step(tmp_path: pathlib.Path) -> None:
     with Pipeline(tmp_path, seeded("driver killed")) as pipeline:
         warm_up(pipeline)
         for step in STEPS:
             if step.named:
                 strike_driver(pipeline, step)
-        sys.stdout.write(f"{pipeline.judge()}\n")
+        overtake_driver(pipeline, pipeline.rng.choice(STEPS))
+        judged(pipeline)

@@ -1,0 +1,40 @@
+"""Random kills of everything that takes part, under a continuous producer and over one checkpoint: counted at the end of each episode.
+
+MQ_SPARK_CRASH_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import Final
+
+import pytest
+
+from spark_tests.spark_crash.pipeline import Pipeline
+from spark_tests.spark_crash.storm import Storm
+from spark_tests.spark_crash.strikes import warm_up
+from spark_tests.support.seeds import seeded, session_seed
+
+ROUNDS: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "6"))
+#: Rounds on one checkpoint; then everything is judged, and the next episode begins with an empty broker.
+_EPISODE_ROUNDS: Final = 25
+
+
+@pytest.mark.crash_spark
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 60 * _EPISODE_ROUNDS)
+@pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
+def test_random_kills_neither_lose_nor_double_a_row(episode: int, tmp_path: pathlib.Path) -> None:
+    rounds = min(_EPISODE_ROUNDS, ROUNDS - episode * _EPISODE_ROUNDS)
+    rng = seeded(f"spark crash/{episode}")
+    master = rng.choice(["local[2]", "local[2,4]", "local[1]"])
+    with Pipeline(tmp_path, rng, master) as pipeline:
+        warm_up(pipeline)
+        storm = Storm(pipeline)
+        storm.blow(rounds)
+        report = pipeline.judge()
+    victims = ", ".join(f"{name} {count}" for name, count in sorted(storm.victims.items()))
+    sys.stdout.write(f"seed {session_seed()}, episode {episode}, {master}, {rounds} kills ({victims})\n{report}\n")
