@@ -52,8 +52,9 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own reconnect back-off (1 s to 2 min) would outlast ours: a restarted broker is to be found at once.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Not a back-off, whatever its name: how long one attempt to connect may take, where the broker is far away or busy.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Connections of their own, so that closing one closes its socket.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -72,6 +72,12 @@ class Proxy:
         with self._changed:
             self._silent = frozenset(directions)
 
+    def silence_present(self, *directions: str) -> None:
+        """As `silence`, for the connections that there are now, until they end."""
+        with self._changed:
+            for link in self._links:
+                link.silent = frozenset(directions)
+
     def swallow(self) -> None:
         """Answers are taken from the broker and thrown away. What the connections say afterwards makes no sense: `cut` them."""
         with self._changed:
@@ -145,7 +151,7 @@ class Proxy:
     def passes(self, link: _Link, direction: str, chunk: bytes) -> bytes:
         """Returns what of `chunk` is to be sent on, once it may; ends `link` where that is due."""
         with self._changed:
-            self._changed.wait_for(lambda: link.ended or direction not in self._silent)
+            self._changed.wait_for(lambda: link.ended or direction not in self._silent | link.silent)
             if self._swallowing and direction == ANSWERS:
                 self.swallowed += len(chunk)
                 return b""
@@ -158,6 +164,11 @@ class Proxy:
                 while not link.ended and self._delay_s + self._bytes_per_s and (rest := until - time.monotonic()) > 0:
                     self._changed.wait(rest)
         return chunk if left is None or len(chunk) < left else chunk[: max(0, left)]
+
+    def ends(self, link: _Link, direction: str) -> None:
+        """Returns when the other side may hear that one has gone: where nothing passes, that does not either."""
+        with self._changed:
+            self._changed.wait_for(lambda: link.ended or direction not in self._silent | link.silent)
 
     def is_due(self, direction: str) -> bool:
         """Whether as many bytes have passed as connections were to live for; True once."""
@@ -180,6 +191,7 @@ class _Link:
         self._proxy, self._client, self._broker = proxy, client, broker
         self._lock = threading.Lock()
         self.ended = False
+        self.silent: frozenset[str] = frozenset()
 
     def start(self) -> None:
         for source, sink, direction in ((self._client, self._broker, REQUESTS), (self._broker, self._client, ANSWERS)):
@@ -207,6 +219,7 @@ class _Link:
                     sink.sendall(passed)
                 if self._proxy.is_due(direction):
                     self._proxy.cut()
+        self._proxy.ends(self, direction)
         self.reset()
 
 
