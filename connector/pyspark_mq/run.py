@@ -86,5 +86,9 @@ class Run:
                     self._held.set()
                     return
                 self._connection.interrupted(endpoint)
+            except MqError as error:  # the connection was closed under this run
+                self._error = error
+                self._held.set()
+                return
             self._held.clear()
             self._closed.wait(next(pauses))
