@@ -17,13 +17,19 @@ PATIENCE_S: Final = 90.0
 
 @dataclass
 class World:
-    """What the clients of one run share. They rest for `pause_s` seconds between two steps."""
+    """What the clients of one run share. They rest for `pause_s` seconds between two steps.
+
+    Attributes:
+        sessions_overlap: the broker may learn late that a connection is gone, when its client has long made another: then what the old one
+            held comes back in the middle of the new one, and a run may be given back what it was about to read, for later.
+    """
 
     address: str
     rng: random.Random
     pause_s: float = 0.0
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
+    sessions_overlap: bool = False
 
     def random(self) -> random.Random:
         """Random numbers of one's own."""

@@ -118,7 +118,7 @@ class BatchReceiver(Receiver):
 
     def __init__(self, world: World, queue: str, number: int, *, alone: bool = False) -> None:
         super().__init__(world, queue, number)
-        self._alone = alone
+        self._alone = alone and not world.sessions_overlap
         self._streams: dict[bytes, int] = {}
 
     def step(self) -> None:

@@ -48,7 +48,7 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
     settings = {**eventful_settings(rng), "run_grace_s": 5, **_QUICK_BROKER}
     title = f"MQ_SEED={session_seed()}, episode {episode}, {rounds} faults, {shown(settings)}"
     with LocalBroker(tmp_path / "broker", **settings) as broker, Proxy(broker.address) as proxy:
-        world = World(proxy.address, rng)
+        world = World(proxy.address, rng, sessions_overlap=True)
         load = Load(world)
         faults = _faults(proxy, rng)
         try:
