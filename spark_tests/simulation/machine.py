@@ -62,7 +62,8 @@ class Machine:
     def __init__(self, rng: random.Random, sizes: Sizes, counts: Counter[str]) -> None:
         self._rng, self._sizes, self.counts = rng, sizes, counts
         self.clock = FakeClock()
-        self.disks = MemoryDisk(rng=random.Random(rng.random())), MemoryDisk(rng=random.Random(rng.random()))
+        sector_bytes = sizes.journal.sector_bytes or 512
+        self.disks = MemoryDisk(sector_bytes, rng=random.Random(rng.random())), MemoryDisk(sector_bytes, rng=random.Random(rng.random()))
         self.engine: Engine | None = None
         self.broker: Broker | None = None
         self.journal: Journal | None = None

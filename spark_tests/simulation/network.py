@@ -48,6 +48,7 @@ class Link:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self.number = network.new_number()
         self.up: deque[Any] = deque()
         self.down: deque[Any] = deque()
         self.is_broken = False  # the client knows
@@ -329,6 +330,12 @@ class Network:
         self.links: dict[Link, None] = {}
         self.holders: Counter[int] = Counter()
         self.is_up = False
+        self._links = 0
+
+    def new_number(self) -> int:
+        """Returns the number of a new link."""
+        self._links += 1
+        return self._links
 
     @property
     def is_late(self) -> bool:
@@ -351,7 +358,8 @@ class Network:
 
     def deliver(self, engine: Engine) -> None:
         """Lets some of what was sent reach the broker, which sends some of what it has."""
-        chosen = [link for link in self.busy if self.rng.random() < 0.7]
+        # In the order in which they were opened: the broker goes through sets of names, which have another order in each process.
+        chosen = [link for link in sorted(self.busy, key=lambda link: link.number) if self.rng.random() < 0.7]
         self.rng.shuffle(chosen)
         for link in chosen:
             self._deliver(engine, link)

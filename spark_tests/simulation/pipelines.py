@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from mq_wire.errors import EpochFenced, MqError, StagedSetUnknown
+from mq_wire.errors import EpochFenced, MqError, StagedSetUnknown, StoreFull
 from mq_wire.v1 import produce_pb2
 from spark_tests.oracle.marked import Ids, Rows, ids_of, producers_of
 from spark_tests.simulation.client import Asking, World
@@ -50,7 +50,7 @@ class Pipeline(Reader):
         if error is None:
             return
         self.counts[f"pipeline: {type(error).__name__}"] += 1
-        if not isinstance(error, (EpochFenced, StagedSetUnknown)):
+        if not isinstance(error, (EpochFenced, StagedSetUnknown, StoreFull)):
             self.history.note(f"{self.name}, batch {batch}: {type(error).__name__}: {error}")
         raise Crashed
 

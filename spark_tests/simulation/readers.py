@@ -69,13 +69,7 @@ class Reader(Client):
     def body(self) -> Steps:
         while True:
             try:
-                yield from self._one_batch()
-                yield from self._sometimes_begin_anew()
-            except Crashed:
-                self.counts["readers that crashed"] += 1
-                self._end_program()
-                if self.rng.random() < 0.2:
-                    yield from self._replay_the_last_batch()
+                yield from self._live()
             except Superseded:
                 self.counts["checkpoints superseded"] += 1
                 self._lose_checkpoint()
@@ -87,6 +81,16 @@ class Reader(Client):
             yield None
         self._end_program()
         self._end_zombie()
+
+    def _live(self) -> Asking:
+        try:
+            yield from self._one_batch()
+            yield from self._sometimes_begin_anew()
+        except Crashed:
+            self.counts["readers that crashed"] += 1
+            self._end_program()
+            if self.rng.random() < 0.2:
+                yield from self._replay_the_last_batch()
 
     def _one_batch(self) -> Asking:
         if self._checkpoint.planned is None:
@@ -122,6 +126,11 @@ class Reader(Client):
             who=who, start=Positions(next=self._checkpoint.done), max_rows=self.rng.choice([1, 20, 200, 0]),
             max_bytes=self.rng.choice([0, 300, 5000]), create=True,
         )  # fmt: skip
+        if not self.world.is_finishing and self.rng.random() < 0.2:
+            request.min_rows = self.rng.choice([1, 10, 30])
+            request.bounded = self.rng.random() < 0.5
+            for partition in range(self.world.partitions):
+                request.available_below.next[partition] = self.rng.choice([0, 20, 100, 1000])
         plan = yield from self._call(request, everything_before=True)
         self._is_idle = plan.idle
         if plan.idle:

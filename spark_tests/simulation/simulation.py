@@ -280,12 +280,12 @@ class Simulation:
 
 
 def _sizes(rng: random.Random) -> Sizes:
-    segment_bytes = rng.choice([16, 16, 32, 64]) << 10
+    segment_kib, sector_bytes = rng.choice([(16, 512), (16, 512), (32, 512), (64, 512), (64, 4096)])
     return Sizes(
         Settings(
             default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
             anonymous_producers_max=1000,
         ),
-        JournalSettings(segment_bytes=segment_bytes, pool_segments=2, sector_bytes=512, fill_in_background=False, maps_max=3),
+        JournalSettings(segment_bytes=segment_kib << 10, pool_segments=2, sector_bytes=sector_bytes, fill_in_background=False, maps_max=3),
         SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),
     )  # fmt: skip

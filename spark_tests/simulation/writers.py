@@ -47,11 +47,15 @@ class Attempt:
 
 
 class Writer(Sender):
-    """Writes batch after batch, as Spark's sink does: sets staged by tasks, committed by the driver, again where it started anew."""
+    """Writes batch after batch, as Spark's sinks do: sets staged by tasks, committed by the driver, again where it started anew.
+
+    Half of them are streaming queries, the others batch writes of an application that numbers its versions.
+    """
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, queue, f"writer {number}")
-        self._query = f"query-{number}"
+        self._query = f"query-{queue}-{number}" if self.rng.random() < 0.5 else ""
+        self._owner = f"query:{self._query}" if self._query else f"app:{queue}-{number}"
         self._batch = 0
         self._attempts: list[Attempt] = []  # of this batch
         self._committed: int | None = None  # group that is certain to be the batch
@@ -67,13 +71,16 @@ class Writer(Sender):
         self._give_up()
 
     def _attempt(self) -> Asking:
-        reply = yield from self.ask(produce_pb2.TakeEpochRequest())
-        if isinstance(reply, MqError):
-            yield None
-            return
+        epoch = 0
+        if self._query:
+            reply = yield from self.ask(produce_pb2.TakeEpochRequest())
+            if isinstance(reply, MqError):
+                yield None
+                return
+            epoch = reply.epoch
         attempt = Attempt(self.history.group())
         self._attempts.append(attempt)
-        tasks = [self._task(attempt, reply.epoch) for _ in range(self.rng.randint(1, 3))]
+        tasks = [self._task(attempt, epoch) for _ in range(self.rng.randint(1, 3))]
         for task in tasks:
             if self.rng.random() < 0.1:
                 # A task that hangs: its attempt is over, and it goes on all the same.
@@ -89,7 +96,9 @@ class Writer(Sender):
 
     def _task(self, attempt: Attempt, epoch: int) -> Asking:
         self.number, self.sent = self.world.new_producer(), 0
-        staged = produce_pb2.StagedSet(token=new_token(self), epoch=epoch, query_id=self._query, batch_id=self._batch, run_id="run")
+        staged = produce_pb2.StagedSet(token=new_token(self), epoch=epoch)
+        if self._query:
+            staged.query_id, staged.batch_id, staged.run_id = self._query, self._batch, "run"
         messages = [self.new_messages() for _ in range(self.rng.randint(1, 3))]
         for ids, _ in messages:
             self.history.attempted(ids, attempt.group)
@@ -120,7 +129,7 @@ class Writer(Sender):
         if fate < 0.35:
             yield from self._commit_once(commit, attempt)
             return
-        commit.owner, commit.version, commit.run_id, commit.keep_mismatch = f"query:{self._query}", self._batch, "run", True
+        commit.owner, commit.version, commit.run_id, commit.keep_mismatch = self._owner, self._batch, "run", True
         for _ in range(self.rng.randint(1, 2)):
             reply = yield from self.ask(commit, retry=fate < 0.9, answered=lambda reply: self._answered(attempt, reply))
             if isinstance(reply, MqError):
