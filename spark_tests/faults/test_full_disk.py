@@ -28,6 +28,7 @@ from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 
 _REFUSAL = r"refused for .* is not stored: the disk has \d+ bytes free, a journal segment takes 33554432 .*: consume and acknowledge"
+ROUNDS = int(os.environ.get("MQ_FAULT_ROUNDS", "0")) // 10
 #: Small enough to stay one batch on the wire, with one outcome.
 _BATCH_ROWS = 1000
 
@@ -59,7 +60,8 @@ def test_a_full_disk_refuses_publishes_and_heals_by_consuming(tmp_path: pathlib.
     assert report.ok == stored + waiting.progress
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.skipif(not ROUNDS, reason="takes a while: make faults")
+@pytest.mark.timeout(240 + 30 * ROUNDS)
 def test_a_disk_that_others_have_filled_stops_nobody_for_good(tmp_path: pathlib.Path) -> None:
     """Not a byte is free, under load; then there is room again."""
     rng = seeded("full/others")
@@ -70,7 +72,7 @@ def test_a_disk_that_others_have_filled_stops_nobody_for_good(tmp_path: pathlib.
         try:
             load.start()
             load.wait_for_everybody()
-            for _ in range(2):
+            for _ in range(ROUNDS):
                 ballast = volume.path / "ballast"
                 _take_all_room(ballast)
                 _wait_until_refused(world)

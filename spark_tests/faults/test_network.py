@@ -1,4 +1,5 @@
 """A network that misbehaves, between all kinds of clients and a real broker: a proxy cuts, delays, goes silent, and swallows answers.
+So does a broker whose process stops for a while.
 
 MQ_NETWORK_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of processes.
 """
@@ -18,6 +19,7 @@ from mq_broker import LocalBroker
 from pyspark_mq import connection
 from spark_tests.crash.actor import World
 from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
+from spark_tests.faults.pause import stopped
 from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.seeds import seeded, session_seed
 
@@ -50,7 +52,7 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
     with LocalBroker(tmp_path / "broker", **settings) as broker, Proxy(broker.address) as proxy:
         world = World(proxy.address, rng, sessions_overlap=True)
         load = Load(world)
-        faults = _faults(proxy, rng)
+        faults = _faults(proxy, broker, rng)
         try:
             load.start()
             # In turn, so that a few rounds show each of them.
@@ -66,7 +68,7 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
         sys.stdout.write(f"{title}\n{judge(world, broker, title)}\n")
 
 
-def _faults(proxy: Proxy, rng: random.Random) -> list[Callable[[], None]]:
+def _faults(proxy: Proxy, broker: LocalBroker, rng: random.Random) -> list[Callable[[], None]]:
     """Returns what may happen; each has happened when it returns, and is over with the next `heal`."""
 
     def cut() -> None:
@@ -95,4 +97,9 @@ def _faults(proxy: Proxy, rng: random.Random) -> list[Callable[[], None]]:
         proxy.silence(REQUESTS, ANSWERS)
         linger(rng.uniform(0, 0.5))
 
-    return [swallow, cut_within_a_frame, silence, cut, slow_down, pause]
+    def stop_the_broker() -> None:
+        """Longer than its clients wait."""
+        with stopped(broker.pid):
+            linger(_SILENCE_S)
+
+    return [swallow, cut_within_a_frame, silence, cut, slow_down, stop_the_broker, pause]
