@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 # How often `make crash`, `power`, `faults` and `network` do what they do.
 COUNT ?= 200
+# `make damage` takes every so-many-th byte.
+STEP ?= 1
 # How many histories `make simulate` makes, from which seed on, and how long they are.
 SEEDS ?= 200
 FIRST ?= 1
@@ -27,7 +29,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark simulate fuzz crash power faults network bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit spark simulate fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,6 +82,9 @@ simulate: setup  ## a whole broker in SEEDS (200) random schedules of OPERATIONS
 fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broker and its clients, and floods real ones
 	MQ_FUZZ_INPUTS=$(INPUTS) $(PYTEST) -q -s spark_tests/hostile
 
+damage: setup  ## damages a small data directory at every STEP-th byte (1) and by whole files; each case is recovered, or refused and repaired
+	MQ_DAMAGE_STEP=$(STEP) $(PYTEST) -q -s -m damage
+
 crash: setup  ## kills a real broker under load COUNT times (200) and counts what is left
 	MQ_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash
 
@@ -91,6 +96,9 @@ faults: setup  ## fails, kills or stops a real broker in COUNT system calls unde
 
 network: setup  ## cuts, delays and half-opens connections COUNT times under load, and drops answers after the commit
 	MQ_NETWORK_ROUNDS=$(COUNT) $(PYTEST) -q -s -m network
+
+crash-spark: setup  ## kills broker, Python workers or driver between two queues COUNT times, at random steps; every row crosses once
+	MQ_SPARK_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash_spark
 
 bench: setup  ## all speed figures, as a table; about ten minutes
 	$(BIN)/python -m benchmarks.bench

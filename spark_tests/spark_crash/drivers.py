@@ -15,15 +15,20 @@ from spark_tests.support.tree import PROJECT, ROOTS
 from spark_tests.support.waiting import wait_until
 
 #: Short-lived JVMs: what runs once is worth neither the second compiler nor a look at Spark's own bytecode.
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
 }
+
+
+def python_path() -> str:
+    """Where Spark's processes find the packages under test and these helpers."""
+    return os.pathsep.join([str(PROJECT), *(str(PROJECT / root) for root in ROOTS.values())])
 
 
 class Driver:
@@ -36,8 +41,7 @@ class Driver:
 
     def __init__(self, job: dict[str, Any], log: pathlib.Path) -> None:
         self._said, self._log = log, log.with_suffix(".err")
-        roots = [str(PROJECT), *(str(PROJECT / root) for root in ROOTS.values())]
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(roots), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
         with self._said.open("wb") as said, self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "spark_tests.spark_crash.job", json.dumps(job)],
