@@ -105,6 +105,12 @@ def encode_next(uuid: UUID, number: int) -> bytes:
     return _NEXT_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
+def size_in(header: bytes) -> int | None:
+    """Returns the size that a header says its file has, None where it is damaged."""
+    whole = len(header) >= _HEADER.size and zlib.crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
+    return int(_HEADER.unpack_from(header)[5]) if whole else None
+
+
 class Segments:
     """All segments of one journal, their maps and their pins.
 

@@ -15,10 +15,11 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
+from mq_broker.journal.frames import Reading
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn
 from mq_broker.journal.salvage import LeftEntry, SalvageReader, SnapshotSalvage, Stretch, is_whole
-from mq_broker.journal.segments import FIRST_POSITION, Segments, segment_name
+from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name, size_in
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.repair.aftermath import Aftermath
 from mq_broker.repair.findings import Finding
@@ -67,7 +68,8 @@ class Inspection:
         self.findings += misplaced
         self.broker = Broker(cluster_id, _SETTINGS, _NoSink(), lambda: os.urandom(16))
         self.replay = Replay(self.broker.state)
-        self.damaged: set[int] = set()
+        # What stands under a wrong name is not where a start looks for it.
+        self.damaged = {int(name[8:18]) for name, actual in self.journal_disk.names.items() if actual is not None}
         self.turns = self.bytes = self.snapshots = 0
         settings = JournalSettings(fill_in_background=False)
         self.segments = Segments(self.journal_disk, settings, journal_id, SegmentPool(self.journal_disk, settings))
@@ -110,24 +112,44 @@ class Inspection:
         known = [segment.sector_bytes for segment in self.segments if segment.first_turn is not None]
         before = 0
         for segment in self.segments:
-            if segment.first_turn is None:
-                segment.sector_bytes = known[0] if known else segment.sector_bytes
-                self._find(segment.number, 0, "the header is damaged, or the file is not as long as it was")
             self._miss(before + 1, segment.number)
             before = segment.number
+            headless = None
+            if segment.first_turn is None:
+                segment.sector_bytes = known[0] if known else segment.sector_bytes
+                headless = self._find(segment.number, 0, self._what_is_with(segment))
+            if segment.size <= FIRST_POSITION:
+                self._pending.append(_Pending(Stretch(segment.number, 0, segment.size, 0, Reading.UNWRITTEN), tail=True))
             for item, tail in _with_tail(reader.read(segment)):
                 if isinstance(item, Stretch):
                     self._pending.append(_Pending(item, tail))
                 else:
                     self._take(item)
-            if not reader.position.turn:
-                reader.position = BEGINNING
+        self._end()
         last = self.segments.get(before)
         if last is not None and last.followed:
             self._miss(before + 1, before + 2)
-            self._aftermath.lose_state(last.size)
-            self._missing[before + 1].undo(self._last.turn + 1, 0)
-        self._end()
+            self._lose_end(self._missing[before + 1], last.size)
+        elif last is not None and headless is not None and (self._last.segment < before or last.size % 4096 or self._is_short(last)):
+            self._lose_end(headless, self._size)
+
+    def _lose_end(self, finding: Finding, size: int) -> None:
+        """What stood behind the last turn that is known is lost, whatever it was."""
+        self._aftermath.lose_state(size)
+        finding.undo(self._last.turn + 1, 0)
+
+    def _header_of(self, segment: Segment) -> bytes:
+        file = self.journal_disk.open(segment_name(segment.number))
+        header = file.read_at(0, FIRST_POSITION)
+        file.close()
+        return header
+
+    def _is_short(self, segment: Segment) -> bool:
+        return size_in(self._header_of(segment)) not in (None, segment.size)
+
+    def _what_is_with(self, segment: Segment) -> str:
+        said = size_in(self._header_of(segment))
+        return "the header is damaged" if said is None else f"the file has {segment.size} of {said} bytes"
 
     def _miss(self, first: int, stop: int) -> None:
         """Segments [first, stop) are not there: reclaimed, or lost."""
@@ -200,12 +222,13 @@ class Inspection:
         for entry in entries:
             self.replay.entry(entry.header, entry.body, entry.place)
         if not self._is_all(lost, entries, first, last, generation):
-            size = sum(stretch.end - stretch.start for stretch in lost) + sum(self._size_of(finding) for finding in absent)
+            size = sum(stretch.end - stretch.start for stretch in lost) + self._size * len(absent)
             self._aftermath.lose_state(size)
             for finding in findings:
                 finding.undo(first, last)
 
-    def _size_of(self, finding: Finding) -> int:
+    @property
+    def _size(self) -> int:
         return max((segment.size for segment in self.segments), default=0)
 
     def _is_all(self, lost: list[Stretch], entries: list[LeftEntry], first: int, last: int, generation: int) -> bool:
