@@ -59,3 +59,16 @@ def sent(link: socket.socket, data: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_closed(link: socket.socket) -> bool:
+    """Whether the other side has closed the connection; what it had sent before is read."""
+    link.settimeout(0)
+    try:
+        while link.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -36,6 +36,8 @@ RSS_ANON_BYTES_MAX: Final = 700 << 20
 #: Rounds of the witness while an attack lasts.
 ROUNDS: Final = 100
 P99_S_MAX: Final = 1.0
+#: A burst of thousands of calls is worked off before what comes behind it.
+LONGEST_S_MAX: Final = 8.0
 
 
 class Siege:
@@ -58,6 +60,7 @@ class Siege:
         assert not [round_["error"] for round_ in seen if round_["error"]]
         took = sorted(round_["took_s"] for round_ in seen)
         assert took[int(len(took) * 0.99)] < P99_S_MAX, took[-5:]
+        assert took[-1] < LONGEST_S_MAX, took[-5:]
         assert self.broker.running
         assert self.rss_anon_bytes() < RSS_ANON_BYTES_MAX
 
@@ -243,7 +246,8 @@ def test_more_connections_than_are_allowed(tmp_path: pathlib.Path, links: list[s
         for _ in range(200):
             with contextlib.suppress(OSError):
                 links.append(http2.connected(port))
-        wait_until(lambda: len(os.listdir(f"/proc/{broker.pid}/fd")) < 150)
+        wait_until(lambda: sum(http2.is_closed(link) for link in links) >= 150)
+        assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 150
         assert wire.publisher(QUEUE).send(rows(5)).receipt.rows == 5
         for link in links:
             link.close()
