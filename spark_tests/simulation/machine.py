@@ -28,6 +28,9 @@ CLUSTER: Final = b"\xcc" * 16
 JOURNAL: Final = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 
 
+#: How often the snapshot on its way lets others come between two of its steps.
+_PAUSES: Final = 0.6
+
 #: What it means that a file gets another name or none: (step, kind of file, whether it is unfinished).
 _MOVES: Final = {
     ("rename", "pool", False): "segments rolled",
@@ -229,7 +232,7 @@ class Machine:
             disk.hook = self._on_step
 
     def _on_step(self, kind: str, name: str, _: int) -> None:
-        if self._aside is not None:
+        if self._aside is not None and self._rng.random() < _PAUSES:
             self._aside.pause()
         if self._dead:
             raise Crash(f"{kind} {name}")

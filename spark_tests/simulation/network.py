@@ -51,6 +51,7 @@ class Link:
         self.number = network.new_number()
         self.up: deque[Any] = deque()
         self.down: deque[Any] = deque()
+        self.pace = 0.7  # how likely it gets a turn when the broker has one
         self.is_broken = False  # the client knows
         self.is_gone = False  # the broker knows
 
@@ -359,7 +360,7 @@ class Network:
     def deliver(self, engine: Engine) -> None:
         """Lets some of what was sent reach the broker, which sends some of what it has."""
         # In the order in which they were opened: the broker goes through sets of names, which have another order in each process.
-        chosen = [link for link in sorted(self.busy, key=lambda link: link.number) if self.rng.random() < 0.7]
+        chosen = [link for link in sorted(self.busy, key=lambda link: link.number) if self.rng.random() < link.pace]
         self.rng.shuffle(chosen)
         for link in chosen:
             self._deliver(engine, link)
@@ -385,6 +386,7 @@ class Network:
         kept = self.rng.randint(0, len(link.up))
         if kept and self.rng.random() < 0.5:
             self.counts["late requests"] += kept
+            link.pace = self.rng.choice([0.7, 0.1, 0.02])
         else:
             kept = 0
         _cut(link.up, kept)

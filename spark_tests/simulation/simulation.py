@@ -89,7 +89,8 @@ class Simulation:
         self._machine = Machine(random.Random(rng.random()), _sizes(rng), self.counts)
         self._machine.on_death = self._on_death
         self._network = Network(random.Random(rng.random()), self.history, self.counts)
-        priorities = rng.choice([[4], [0, 9], [4, 4, 4, 7], [*range(10)]])
+        # Ten priorities cost ten times as much to read as one.
+        priorities = rng.choice([[4], [4], [0, 9], [4, 4, 4, 7], [3, 4, 5], [*range(10)]])
         self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
         self._clients, self._drained = population(self._world, rng)
         self._mishaps: list[tuple[int, Callable[[], None]]] = [
@@ -99,6 +100,7 @@ class Simulation:
         # Each history knows some kinds of trouble only: what is rare elsewhere is frequent there.
         self._mishaps = rng.sample(self._mishaps, rng.randint(1, len(self._mishaps)))
         self._mishap_rate = rng.choice([0.002, 0.006, 0.02])
+        self._break_rate = rng.choice([0.002, 0.01, 0.04])
 
     def run(self, operations: int) -> None:
         """Makes the history."""
@@ -132,7 +134,7 @@ class Simulation:
             self.trace.append("snapshot")
         elif chance < 0.95:
             self._serve()
-        elif chance < 0.96 and not self._world.is_finishing:
+        elif chance < 0.95 + self._break_rate and not self._world.is_finishing:
             self._break_a_link()
         else:
             self._pass_time()
