@@ -132,7 +132,7 @@ def stored_by_lost_turns(findings: list[Finding]) -> set[Row]:
         if finding.turns is not None:
             first, last = finding.turns
             before = next(moment for moment in reversed(moments()) if moment.turn < first)
-            after = moments()[-1] if not last else next(moment for moment in moments() if moment.turn >= last)
+            after = next((moment for moment in moments() if last and moment.turn >= last), moments()[-1])
             rows |= after.ever.keys() - before.ever.keys()
     return rows
 

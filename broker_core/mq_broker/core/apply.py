@@ -116,6 +116,11 @@ def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None)
 def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -> None:
     assert body is not None
     held = state.staged.get(what.token)
+    if what.moved:
+        if held is not None:
+            held.move(what, body.place)
+            state.dirty.add(("staged", what.token))
+        return
     if held is None:
         held = state.staged[what.token] = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id)
     held.add(StagedFrame(what, body.place, body.priorities), time_us)

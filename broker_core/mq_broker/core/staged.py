@@ -49,6 +49,14 @@ class StagedSet:
         known.append(Range(entry.first_sequence, entry.records.rows, entry.records_crc, 0, time_us))
 
 
+    def move(self, entry: Staged, place: Place) -> None:
+        """Points a batch of the set to a copy of it."""
+        where = (entry.destination, entry.partition, entry.first_sequence)
+        for at, known in enumerate(self.frames):
+            if (known.entry.destination, known.entry.partition, known.entry.first_sequence) == where:
+                self.frames[at] = StagedFrame(known.entry, place, known.priorities)
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The last version that an owner (a query, an application) has committed to a target."""

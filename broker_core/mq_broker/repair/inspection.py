@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.journal import frames
-from mq_broker.journal.disk import Disk
+from mq_broker.journal.disk import SECTOR_BYTES_SMALL, Disk
 from mq_broker.journal.frames import Reading
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn
@@ -137,6 +137,9 @@ class Inspection:
         """What stood behind the last turn that is known is lost, whatever it was."""
         self._aftermath.lose_state(size)
         finding.undo(self._last.turn + 1, 0)
+        # No more turns than this were in it: what follows gets numbers behind them, which also tells the next inspection of the gap.
+        turn = self.position.turn + size // SECTOR_BYTES_SMALL
+        self.position = replace(self.position, segment=self.position.segment + 1, turn=turn, trailer_crc=0)
 
     def _header_of(self, segment: Segment) -> bytes:
         file = self.journal_disk.open(segment_name(segment.number))

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq_broker.core import snapshot, space
-from mq_broker.core.log import KeptPlace
-from mq_broker.core.staged import StagedFrame
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import Place, frame_bytes
@@ -31,7 +29,7 @@ from mq_broker.journal.snapshots import SnapshotStore
 from mq_broker.repair.findings import Finding, lost_rows
 from mq_broker.repair.inspection import Inspection
 from mq_wire.errors import StorageFailed, StoreFull
-from mq_wire.store.v1.store_pb2 import Entry
+from mq_wire.store.v1.store_pb2 import Entry, Staged
 
 REPORT: Final = "report.json"
 _COPY_BYTES: Final = 8 << 20
@@ -153,20 +151,15 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
 
 def _move_staged(inspection: Inspection, journal: Journal) -> None:
     """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order, stays as it is."""
-    state = inspection.broker.state
-    for held in state.staged.values():
-        for at, frame in enumerate(held.frames):
-            if frame.place.segment not in inspection.damaged:
-                continue
-            body = journal.body(Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc))
-            header = Entry(time_us=held.last_time_us, staged=frame.entry).SerializeToString()
-            room = frame_bytes(len(header) + _HEADER_ROOM, body.size)
-            if not journal.fits(room):
-                journal.commit()
-                journal.reserve(room, for_state=True)
-            place = journal.add(header, body, zlib.crc32(body))
-            assert place is not None
-            moved = KeptPlace(place.segment, place.position, place.size, place.crc)
-            held.frames[at] = StagedFrame(frame.entry, moved, frame.priorities)
-
-
+    broker = inspection.broker
+    frames_there = [frame for held in broker.state.staged.values() for frame in held.frames if frame.place.segment in inspection.damaged]
+    for frame in frames_there:
+        body = journal.body(Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc))
+        copied = Staged()
+        copied.CopyFrom(frame.entry)
+        copied.moved = True
+        room = frame_bytes(copied.ByteSize() + _HEADER_ROOM, body.size)
+        if not journal.fits(room):
+            journal.commit()
+            journal.reserve(room, for_state=True)
+        broker.ledger.record_rows(Entry(staged=copied), body, zlib.crc32(body), frame.priorities)

@@ -129,7 +129,7 @@ class Skipped(_message.Message):
     def __init__(self, destination: _Optional[int] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Staged(_message.Message):
-    __slots__ = ("token", "destination", "partition", "records", "first_sequence", "records_crc", "epoch", "query_id", "batch_id", "run_id")
+    __slots__ = ("token", "destination", "partition", "records", "first_sequence", "records_crc", "epoch", "query_id", "batch_id", "run_id", "moved")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class Staged(_message.Message):
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     token: bytes
     destination: int
     partition: int
@@ -150,7 +151,8 @@ class Staged(_message.Message):
     query_id: str
     batch_id: int
     run_id: str
-    def __init__(self, token: _Optional[bytes] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., first_sequence: _Optional[int] = ..., records_crc: _Optional[int] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ...) -> None: ...
+    moved: bool
+    def __init__(self, token: _Optional[bytes] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., first_sequence: _Optional[int] = ..., records_crc: _Optional[int] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., moved: bool = ...) -> None: ...
 
 class StagedCommitted(_message.Message):
     __slots__ = ("tokens", "owner", "target", "version", "run_id", "rows", "ranges")
