@@ -246,7 +246,7 @@ def test_more_connections_than_are_allowed(tmp_path: pathlib.Path, links: list[s
         for _ in range(200):
             with contextlib.suppress(OSError):
                 links.append(http2.connected(port))
-        wait_until(lambda: sum(http2.is_closed(link) for link in links) >= 150)
+        wait_until(lambda: sum(http2.is_closed(link) for link in links) >= 150, 5)
         assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 150
         assert wire.publisher(QUEUE).send(rows(5)).receipt.rows == 5
         for link in links:
