@@ -239,8 +239,9 @@ class Window:
             lane.forgotten = True
             self._hold(lane, batch, error, now, pause=False)
             return None
-        # Refused now; but where an earlier answer was lost, only those who have looked into the audit know.
-        batch.lost = batch.lost and isinstance(error, RetryLater) and not isinstance(error, OutOfOrder)
+        # Refused now; but where an earlier answer was lost, that request may still be on its way (a connection that one side has given up
+        # delivers late): OUT_OF_ORDER says what is stored by now, not what will be.
+        batch.lost = batch.lost and isinstance(error, RetryLater)
         batch.uncertain = batch.lost
         if isinstance(error, RetryLater):
             # OUT_OF_ORDER behind a refused one is its consequence: it waits for nothing of its own.

@@ -171,6 +171,22 @@ def test_a_store_that_stays_full_is_named_also_by_those_behind_the_refused() -> 
     assert isinstance(three.error, StoreFull)
 
 
+def test_what_a_broken_stream_may_still_deliver_is_never_said_not_to_be_stored() -> None:
+    w = window()
+    one, two = batch(), batch()
+    w.add(one, 1.0)
+    w.add(two, 1.0)
+    sent(w)
+    w.disconnected()
+    sent(w)
+    # Neither is stored now; the broken stream delivers both when the disk has room again.
+    w.answer(refused(one, StoreFull.code), 0.5)
+    w.answer(refused(two, "OUT_OF_ORDER"), 0.5)
+    assert w.expire(1.0, 30.0) == [one, two]
+    assert isinstance(one.error, SendOutcomeUnknown)
+    assert isinstance(two.error, SendOutcomeUnknown)
+
+
 def test_a_fenced_producer_fails_everything() -> None:
     w = window()
     one, two = batch(), batch()
