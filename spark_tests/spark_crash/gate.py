@@ -126,12 +126,12 @@ class Gate:
         """Passes one call on, message by message."""
         port = int(context.peer().rpartition(":")[2])
         call: Any = None
-        gone = threading.Event()
+        gone, held = threading.Event(), threading.Event()
 
         def outgoing() -> Iterator[bytes]:
             with suppress(grpc.RpcError):  # the client is gone: what has been taken from it arrives, and nothing follows
                 for request in requests:
-                    if not self._passes(method, "request", request, port):
+                    if not self._passes(method, "request", request, port, held):
                         gone.set()
                         call.cancel()
                         return
@@ -142,11 +142,11 @@ class Gate:
         context.add_callback(lambda: None if self._holding(method, port) else call.cancel())
         try:
             for response in call:
-                if not self._passes(method, "response", response, port):
+                if not self._passes(method, "response", response, port, held):
                     gone.set()
                     break
                 yield response
-            if not gone.is_set() and not self._passes(method, "end", b"", port):
+            if not gone.is_set() and not self._passes(method, "end", b"", port, held):
                 gone.set()
         except grpc.RpcError as error:
             if not gone.is_set():
@@ -161,12 +161,17 @@ class Gate:
         with self._lock:
             return any(method in stop.methods and stop.port == port and not stop.left.is_set() for stop in self._stops)
 
-    def _passes(self, method: str, moment: Moment, message: bytes, port: int) -> bool:
+    def _passes(self, method: str, moment: Moment, message: bytes, port: int, held: threading.Event) -> bool:
         for watcher in self._watchers:
             watcher(method, moment, message, port)
+        if held.is_set():  # a call is held once: what comes late runs into no other stop
+            return True
         with self._lock:
             found = next((stop for stop in self._stops if stop.holds(method, moment, message, port)), None)
-        return found is None or found.hold()
+        if found is None:
+            return True
+        held.set()
+        return found.hold()
 
 
 class _Handlers(grpc.GenericRpcHandler):
