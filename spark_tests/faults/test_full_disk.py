@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.skipif(bool(why_
 @pytest.mark.timeout(180)
 def test_a_full_disk_refuses_publishes_and_heals_by_consuming(tmp_path: pathlib.Path) -> None:
     """With the snapshot settings that everybody has."""
-    with Volume(tmp_path, 256 << 20) as volume, LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:
+    with Volume(tmp_path, 192 << 20) as volume, LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:
         world = World(broker.address, seeded("full"))
         stored = _fill(world)
         _staged_rows_are_refused(world)

@@ -1,6 +1,6 @@
 """System calls of a broker that fail, or at which it dies, under load and while it starts: no receipt counts after a failed sync.
 
-MQ_FAULT_ROUNDS says how often (4); the printed seed repeats the choices, though not the schedule of processes. Where the machine can,
+MQ_FAULT_ROUNDS says how often (3); the printed seed repeats the choices, though not the schedule of processes. Where the machine can,
 the data lies on a file system of its own, and the power is cut behind every second failure: what was answered on the strength of a
 sync that failed would be lost then.
 """
@@ -16,10 +16,13 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+import pyarrow as pa
 import pytest
 
+from mq_broker import LocalBroker
 from mq_broker.process import EXIT_STORAGE_FAILED
-from mq_wire.errors import BrokerUnavailable
+from mq_wire.errors import BrokerUnavailable, SendOutcomeUnknown
+from pyspark_mq import Consumer, Producer
 from spark_tests.crash.actor import World
 from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, shown
 from spark_tests.faults.tracer import Injection, TracedBroker, Tracer, why_no_tracer
@@ -27,7 +30,7 @@ from spark_tests.faults.volume import Volume, why_no_volume
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 
-ROUNDS: Final = int(os.environ.get("MQ_FAULT_ROUNDS", "4"))
+ROUNDS: Final = int(os.environ.get("MQ_FAULT_ROUNDS", "3"))
 #: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
 _EPISODE_ROUNDS: Final = 10
 #: How long a call is waited for that may never come.
@@ -83,6 +86,31 @@ def test_a_failing_system_call_loses_nothing_and_doubles_nothing(episode: int, t
         finally:
             world.stopping.set()
         sys.stdout.write(f"{title}\n{judge(world, broker, title)}\n")
+
+
+@pytest.mark.parametrize("calls", _FATAL[::2], ids=["sync", "write"])
+def test_no_receipt_comes_from_a_turn_that_failed(calls: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    """The failure comes once; from then on the operating system claims success. Whoever asks it again would give receipts for nothing."""
+    with _disk(tmp_path) as (folder, volume), LocalBroker(folder / "broker", segment_bytes=32 << 20, default_partitions=1) as broker:
+        with Producer(broker.address, queue="turn", send_timeout=60) as producer:
+            producer.send(b"0").result(30)
+            with Tracer(broker.pid, Injection(calls, "error=EIO", "1")) as tracer:
+                receipt = producer.send_batch(pa.record_batch({"value": [b"1"]}))
+                wait_until(lambda: not broker.running, _ENDS_WITHIN_S, "the broker goes on after a failed turn")
+                assert any("/segment-" in hit for hit in tracer.log.hits)
+            assert broker.stop() == EXIT_STORAGE_FAILED
+            said = broker.stderr().splitlines()[-1]
+            assert "storage failed" in said
+            assert "Input/output error: check the disk, then restart the broker" in said
+            with pytest.raises(SendOutcomeUnknown):
+                receipt.result(0)
+            if volume is not None:
+                volume.cut_power()
+                volume.restart()
+            broker.start()
+            assert [(base, rows) for _, base, rows, _ in receipt.result(30).ranges] == [(1, 1)]
+        with Consumer(broker.address, queue="turn") as consumer:
+            assert [message.value for message in consumer.messages(timeout=0.5)] == [b"0", b"1"]
 
 
 class _Round:
