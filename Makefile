@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv
 # How often `make crash`, `power`, `faults` and `network` do what they do.
 COUNT ?= 200
-# `make damage` takes every so-many-th byte.
+# `make damage` takes every so-many-th byte, and lets the power fail at each step of the disk in so many rounds of work.
 STEP ?= 1
+ROUNDS ?= 10
 # How many histories `make simulate` makes, from which seed on, and how long they are.
 SEEDS ?= 200
 FIRST ?= 1
@@ -83,7 +84,7 @@ fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broke
 	MQ_FUZZ_INPUTS=$(INPUTS) $(PYTEST) -q -s spark_tests/hostile
 
 damage: setup  ## damages a small data directory at every STEP-th byte (1) and by whole files; each case is recovered, or refused and repaired
-	MQ_DAMAGE_STEP=$(STEP) $(PYTEST) -q -s -m damage
+	MQ_DAMAGE_STEP=$(STEP) MQ_POWER_STEPS_ROUNDS=$(ROUNDS) $(PYTEST) -q -s -m damage
 
 crash: setup  ## kills a real broker under load COUNT times (200) and counts what is left
 	MQ_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -226,4 +227,4 @@ class Work:
         assert not unreadable
         self.ever |= rows
         directory = Directory(files_of(scene.journal_disk), files_of(scene.snapshot_disk))
-        self.moments.append(Truth(directory, scene.journal.position.turn, dump_broker(scene.broker), rows, dict(self.ever)))
+        self.moments.append(Truth(directory, scene.journal.position.turn, deepcopy(dump_broker(scene.broker)), rows, dict(self.ever)))

@@ -6,7 +6,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from mq_broker.core import apply, space
+from mq_broker.core import apply
 from mq_broker.core.consumer import Plan
 from mq_broker.core.destination import Destination
 from mq_broker.core.planning import PLAN_ROWS_MAX
@@ -54,14 +54,6 @@ class Aftermath:
                 end = {number: consumer.next.get(number, 0) + entries * PLAN_ROWS_MAX for number in range(len(destination.partitions))}
                 consumer.add(Plan(consumer.next_plan, consumer.run, 0, {}, end, returned=True))
 
-    def lose_frame(self, destination: Destination, number: int, base: int, finding: Finding) -> None:
-        """Takes out the rows of a frame whose bytes are not there."""
-        partition = destination.partitions[number]
-        frame = partition.log.index().at(base)
-        assert frame is not None
-        self._quarantine(destination, number, space.live(destination, number, base, base + int(frame["span"])), finding)
-        partition.log.bury(base)
-
     def lose_holes(self) -> None:
         """Takes out the rows of which nothing is left but their numbers."""
         left = {key: offsets.copy() for key, offsets in self._replay.holes.items() if offsets}
@@ -69,9 +61,10 @@ class Aftermath:
             number, partition = key
             destination = self._state.by_number.get(number)
             if destination is not None and key in left:
-                self._quarantine(destination, partition, left[key] & offsets, finding)
+                self.lose_rows(destination, partition, left[key] & offsets, finding)
 
-    def _quarantine(self, destination: Destination, number: int, offsets: BitMap64, finding: Finding | None) -> None:
+    def lose_rows(self, destination: Destination, number: int, offsets: BitMap64, finding: Finding | None) -> None:
+        """Takes rows out whose bytes are not there."""
         offsets = offsets - destination.partitions[number].quarantined
         if not offsets:
             return

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import numpy as np
 
-from mq_broker.core import snapshot
+from mq_broker.core import snapshot, space
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.journal import frames
@@ -298,7 +298,11 @@ class Inspection:
                 for frame in index.frames[~sound]:
                     place = frames.Place(*(int(frame[field]) for field in ("segment", "position", "size", "crc")))
                     if not is_whole(self.segments, place):
-                        self._aftermath.lose_frame(destination, number, int(frame["base"]), self._finding_of(place))
+                        base, span = int(frame["base"]), int(frame["span"])
+                        live = space.live(destination, number, base, base + span)
+                        if live:  # else its segment may have been given back since the snapshot
+                            self._aftermath.lose_rows(destination, number, live, self._finding_of(place))
+                        partition.log.bury(base)
         for token, held in list(self.broker.state.staged.items()):
             broken = [frame.place for frame in held.frames if not is_whole(self.segments, _place(frame.place))]
             if broken:
