@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -12,46 +11,13 @@ import pytest
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenRangeRequest, ReleaseConsumerRequest
-from spark_tests.rpc.client import Wire, batch_of, consumed, error_code, fetched, open_consumer, open_fetch
+from spark_tests.damage.rot import BROKEN, FRAMES, LOST, ROWS, WHOLE
+from spark_tests.rpc.client import Wire, consumed, error_code, fetched, open_consumer, open_fetch
 from spark_tests.rpc.test_fetch import Query
 from spark_tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
-
-#: Frames of one queue; the second one rots.
-FRAMES, ROWS = 4, 50
-BROKEN = range(ROWS, 2 * ROWS)
-LOST = rf"offsets {BROKEN[0]}-{BROKEN[-1]} of partition 0 of 'q' \({ROWS} rows\) are lost"
-
-
-def value(offset: int) -> bytes:
-    return b"value-%06d" % offset
-
-
-WHOLE = [value(offset) for offset in range(FRAMES * ROWS) if offset not in BROKEN]
-
-
-@pytest.fixture
-def rotten(broker: LocalBroker) -> Iterator[Wire]:
-    """A broker with a queue `q` of which the bytes of one frame are rotten."""
-    with Wire(broker.address) as wire:
-        publisher = wire.publisher("q")
-        for first in range(0, FRAMES * ROWS, ROWS):
-            publisher.send(batch_of([value(offset) for offset in range(first, first + ROWS)]))
-        rot(pathlib.Path(broker.data_dir), value(BROKEN[7]))
-        yield wire
-
-
-def rot(data_dir: pathlib.Path, text: bytes) -> None:
-    """Flips a bit of the one place in the journal where `text` is."""
-    found = [path for path in sorted((data_dir / "journal").glob("segment-*")) if text in path.read_bytes()]
-    assert len(found) == 1
-    data = found[0].read_bytes()
-    with found[0].open("r+b") as file:
-        file.seek(data.index(text))
-        file.write(bytes([text[0] ^ 1]))
-
 
 def queue_stats(wire: Wire) -> Any:
     return wire.call("Stats", StatsRequest(destination="q")).destination

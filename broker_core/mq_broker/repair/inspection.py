@@ -71,6 +71,7 @@ class Inspection:
         # What stands under a wrong name is not where a start looks for it.
         self.damaged = {int(name[8:18]) for name, actual in self.journal_disk.names.items() if actual is not None}
         self.turns = self.bytes = self.snapshots = 0
+        self.position = BEGINNING
         settings = JournalSettings(fill_in_background=False)
         self.segments = Segments(self.journal_disk, settings, journal_id, SegmentPool(self.journal_disk, settings))
         self.segments.find(needed_from=None)
