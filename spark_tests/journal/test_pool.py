@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from mq_broker.journal.disk import RealDisk
 from mq_broker.journal.pool import SegmentPool, pool_name
 from mq_broker.journal.settings import TINY, JournalSettings
 from mq_broker.testing.memory_disk import MemoryDisk
+from mq_wire.errors import StorageFailed
 from spark_tests.support.waiting import wait_until
 
 
@@ -70,3 +75,18 @@ def test_closing_does_not_wait_for_a_whole_file(tmp_path: Path) -> None:
     pool = SegmentPool(RealDisk(tmp_path), dataclasses.replace(TINY))
     pool.start()
     assert RealDisk(tmp_path).list_names() == []
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_disk_that_is_full_and_then_fails_is_told_to_whoever_waits(in_background: bool) -> None:
+    def full_then_broken(kind: str, name: str, _: int) -> None:
+        if kind in ("allocate", "remove"):
+            raise OSError(errno.ENOSPC if kind == "allocate" else errno.EIO, os.strerror(errno.EIO), name)
+
+    disk = MemoryDisk()
+    disk.hook = full_then_broken
+    pool = SegmentPool(disk, dataclasses.replace(TINY, fill_in_background=in_background))
+    pool.start()
+    with pytest.raises(StorageFailed, match="could not be filled"):
+        pool.ensure(1)
+    pool.close()

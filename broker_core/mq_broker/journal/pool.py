@@ -156,20 +156,30 @@ class SegmentPool:
                 self._disk.rename(aside, pool_name(number))
                 self._disk.sync_directory()
         except OSError as error:
-            with self._changed:
-                if error.errno in _FULL:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._disk.remove(aside)
-                    self._refusals += 1
-                    self._resting = True
-                else:
-                    self._failure = error
-                self._changed.notify_all()
+            self._give_up(aside, error)
             return
         if finished:
             with self._changed:
                 self._names.append(pool_name(number))
                 self._changed.notify_all()
+
+    def _give_up(self, aside: str, error: OSError) -> None:
+        """Whoever waits in `ensure` learns that there is no room now, or that the disk has failed."""
+        failure: OSError | None = error
+        if error.errno in _FULL:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.remove(aside)
+                failure = None
+            except OSError as another:
+                failure = another
+        with self._changed:
+            if failure is None:
+                self._refusals += 1
+                self._resting = True
+            else:
+                self._failure = failure
+            self._changed.notify_all()
 
     def _fill(self, name: str) -> bool:
         """Writes zeros and syncs; returns False when the pool was closed meanwhile."""
