@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mq_wire import envelope
 from mq_wire.errors import InternalError, InvalidOption
+from mq_wire.limits import PARTITIONS_MAX, PRIORITIES
 from mq_wire.v1.common_pb2 import RowsHeader
 
 __all__ = ["DELIVERED", "Rows", "delivered_schema", "envelope_mask"]
@@ -41,6 +42,9 @@ DELIVERED: Final[pa.Schema] = pa.schema(
     ]
 )
 
+#: What the columns of offsets and delivery numbers, and of delivery counts, can hold.
+_OFFSET_MAX: Final = 2**63 - 1
+_COUNT_MAX: Final = 2**31 - 1
 #: Layout of `delivery`: version, partition, delivery number. Big-endian, so that bytes sort as deliveries do.
 _DELIVERY: Final = np.dtype([("version", "u1"), ("partition", ">u4"), ("number", ">u8")])
 _DELIVERY_VERSION: Final = 1
@@ -96,6 +100,7 @@ class Rows:
         for field in (header.append_time_us, header.priority, header.delivery_count):
             if len(field) != runs:
                 raise InternalError(f"the broker sent {len(field)} run values for {runs} runs: please report it")
+        _check_ranges(header)
         self._batch = envelope.decode(records, header.columns, self.rows)
         self._columns: dict[str, pa.Array] = {}
 
@@ -202,6 +207,26 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "sequence": Rows._sequence_column,
     "delivery": Rows._delivery_column,
 }
+
+
+def _check_ranges(header: RowsHeader) -> None:
+    """Refuses numbers that no column can hold: they would be errors of Arrow or NumPy at whoever looks at the column first."""
+    runs, rows = len(header.run_rows), header.rows
+    what = ""
+    if header.partition >= PARTITIONS_MAX:
+        what = f"partition {header.partition}"
+    elif header.base_offset + rows > _OFFSET_MAX or header.first_delivery + rows > _OFFSET_MAX:
+        what = f"offsets from {header.base_offset} and delivery numbers from {header.first_delivery} on"
+    elif header.offsets and len(header.offsets) != 8 * rows:
+        what = f"{len(header.offsets)} bytes of offsets for {rows} rows"
+    elif max(header.priority, default=0) >= PRIORITIES or max(header.delivery_count, default=0) > _COUNT_MAX:
+        what = f"priority {max(header.priority)} and delivery count {max(header.delivery_count)}"
+    elif header.append_time_us and not 0 <= min(header.append_time_us) <= max(header.append_time_us) <= envelope.TIME_US_MAX:
+        what = f"append times from {min(header.append_time_us)} to {max(header.append_time_us)} us"
+    elif header.producer and (len(header.producer) != runs or max(header.producer) >= len(header.producers)):
+        what = f"{len(header.producers)} producers, of whom {len(header.producer)} runs name up to number {max(header.producer)}"
+    if what:
+        raise InternalError(f"the broker sent a delivery with {what}, which cannot be: please report it")
 
 
 def _wrap(values: NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -16,10 +16,11 @@ from typing import Final
 
 import grpc
 
-from mq_wire import errors, framing
+from mq_wire import errors
 from mq_wire.errors import ClientClosed, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq.deliveries import consumed
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
@@ -273,8 +274,7 @@ class Consuming:
         return error, opened
 
     def _take_in(self, session: Session, message: bytes) -> None:
-        header_bytes, records = framing.split(message)
-        header = consume_pb2.ConsumeHeader.FromString(bytes(header_bytes))
+        header, records = consumed(message)
         if header.HasField("delivery"):
             if not header.delivery.rows:
                 return

@@ -209,8 +209,8 @@ class Fetch:
     def _responses(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
         import grpc
 
-        from mq_wire import framing
-        from mq_wire.v1 import common_pb2, subscribe_pb2
+        from mq_wire.v1 import subscribe_pb2
+        from pyspark_mq.deliveries import fetched
 
         assert self._stream is not None
         rows = size = 0  # taken and not credited again
@@ -222,8 +222,7 @@ class Fetch:
                 return
             except grpc.RpcError as error:
                 raise self._named(self._connection.error_of(error, "Fetch")) from None
-            head, records = framing.split(answer)
-            header = common_pb2.RowsHeader.FromString(bytes(head))
+            header, records = fetched(answer)
             # Where to go on if the stream breaks from here on.
             self._request.first = header.first_delivery + header.rows
             rows, size = rows + header.rows, size + len(records)

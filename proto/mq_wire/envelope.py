@@ -41,8 +41,8 @@ BIT: Final[dict[str, int]] = {field.name: 1 << i for i, field in enumerate(COLUM
 KEY, VALUE, HEADERS, PRIORITY = BIT["key"], BIT["value"], BIT["headers"], BIT["priority"]
 ALL_COLUMNS: Final = (1 << len(COLUMNS)) - 1
 #: What a calendar knows: years 1 to 9999. Other times would be stored, and end every consumer that looks at one.
-_TIME_US_MIN: Final = -62_135_596_800_000_000
-_TIME_US_MAX: Final = 253_402_300_799_999_999
+TIME_US_MIN: Final = -62_135_596_800_000_000
+TIME_US_MAX: Final = 253_402_300_799_999_999
 #: In the format from the first day, acted upon by later versions: refused until then rather than ignored.
 NOT_YET: Final = BIT["expires_at"] | BIT["deliver_at"] | BIT["group_id"] | BIT["persistent"]
 
@@ -122,9 +122,9 @@ def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
             _check_headers(column)
         elif field.type == TIMESTAMP_TYPE:
             low, high = pc.min_max(column.view(pa.int64())).as_py().values()
-            if low is not None and (low < _TIME_US_MIN or high > _TIME_US_MAX):
+            if low is not None and (low < TIME_US_MIN or high > TIME_US_MAX):
                 raise InvalidRecords(
-                    f"column {field.name!r} has a time {low if low < _TIME_US_MIN else high} us from 1970, outside of the years 1 to 9999"
+                    f"column {field.name!r} has a time {low if low < TIME_US_MIN else high} us from 1970, outside of the years 1 to 9999"
                 )
 
 
