@@ -221,12 +221,17 @@ class Window:
         """
         if not self._on_wire or self._on_wire[0].request_id != response.request_id:
             raise InternalError(f"the broker answered request {response.request_id}, which is not the oldest one: please report it")
-        batch = self._on_wire.popleft()
+        batch, receipt = self._on_wire[0], response.receipt
+        if not response.HasField("error") and (receipt.partition, receipt.rows) != (batch.partition, batch.rows):
+            raise InternalError(
+                f"the broker gave a receipt for {receipt.rows} rows of partition {receipt.partition} to a batch of {batch.rows} rows for "
+                f"partition {batch.partition}: please report it"
+            )
+        self._on_wire.popleft()
         lane = self._lanes[batch.partition]
         lane.unanswered -= 1
         if not response.HasField("error"):
             lane.pause, lane.refusal = _HOLD_FIRST_S, None
-            receipt = response.receipt
             batch.duplicates = receipt.duplicates
             batch.base_offset = None if self._staged is not None else receipt.base_offset
             return self._settle(batch, None)

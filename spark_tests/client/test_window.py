@@ -261,12 +261,14 @@ class Broker:
         if header.first_sequence < expected:
             if self.known.get(key) != (-1 if header.skip else tag):
                 return PublishResponse(request_id=header.request_id, error=Error(code="SEQUENCE_REUSED"))
-            return PublishResponse(request_id=header.request_id, receipt=Receipt(duplicates=header.rows))
+            return PublishResponse(
+                request_id=header.request_id, receipt=Receipt(partition=header.partition, rows=header.rows, duplicates=header.rows)
+            )
         self.known[key] = -1 if header.skip else tag
         self.next[header.partition] += header.rows
         if not header.skip:
             self.log[header.partition].append(tag)
-        return PublishResponse(request_id=header.request_id, receipt=Receipt())
+        return PublishResponse(request_id=header.request_id, receipt=Receipt(partition=header.partition, rows=header.rows))
 
 
 @settings(deadline=None)
