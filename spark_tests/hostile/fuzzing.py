@@ -31,6 +31,7 @@ from spark_tests.hostile import mutation
 from spark_tests.hostile.boundary import Boundary, template
 from spark_tests.hostile.payloads import foreign_publishes
 from spark_tests.hostile.reading import read_as_clients
+from spark_tests.hostile.replies import Replies
 from spark_tests.hostile.traffic import QUEUE, Corpus, Traffic
 
 #: Processor time that one input may take, and time by the clock, for where it waits for somebody.
@@ -38,6 +39,8 @@ INPUT_CPU_S: Final = 1.0
 INPUT_WALL_S: Final = 30.0
 #: Address space beyond what the process has when it begins.
 ROOM_BYTES: Final = 1 << 30
+#: One chunk in so many goes the other way: a broker's answers, damaged, to its clients.
+_REPLIES_EVERY: Final = 8
 #: An input that ends the process, so that a test sees the alarm go off.
 _CANARY: Final = int(os.environ.get("MQ_FUZZ_CANARY", "-1"))
 #: How much more often than others a method is called.
@@ -145,7 +148,7 @@ class Chunk:
 
 def run_chunk(seed: str, number: int, inputs: int, show: int = -1) -> dict[str, Any]:
     """Runs one chunk and returns its counts. With `show` it ends behind this input and returns it."""
-    chunk = Chunk(seed, number)
+    chunk: Chunk | Replies = (Replies if number % _REPLIES_EVERY == 1 else Chunk)(seed, number)
     for at in range(inputs):
         method, call = chunk.next_input()
         if at == _CANARY:
@@ -172,7 +175,7 @@ def run_chunk(seed: str, number: int, inputs: int, show: int = -1) -> dict[str, 
     return _report(chunk, number, inputs)
 
 
-def _report(chunk: Chunk, number: int, inputs: int) -> dict[str, Any]:
+def _report(chunk: Chunk | Replies, number: int, inputs: int) -> dict[str, Any]:
     return {
         "chunk": number,
         "inputs": inputs,

@@ -54,7 +54,7 @@ class Witness:
 
 def main(address: str) -> None:
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-    threading.Thread(target=lambda: ended.put(sys.stdin.read() and None), daemon=True).start()
+    threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
     number = 0
     with Connection(address) as connection, Producer(address, queue=_QUEUE) as producer, Consumer(address, queue=_QUEUE) as consumer:
         while ended.empty():
@@ -74,6 +74,12 @@ def main(address: str) -> None:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
             ended_soon(ended)
+
+
+def wait_for_end(ended: queue.SimpleQueue[None]) -> None:
+    """Tells when stdin has ended."""
+    sys.stdin.read()
+    ended.put(None)
 
 
 def ended_soon(ended: queue.SimpleQueue[None]) -> None:
