@@ -101,6 +101,11 @@ class Consumer:
                 f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer kept, but {asked} was asked for: "
                 "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint, or set failOnDataLoss=false"
             )
+        if any(not plan.assignments for plan in self.plans.values()):  # `mq repair` left a gap: plans always have rows
+            raise OffsetsUnknown(
+                f"{asked} is no boundary of consumer {self.label!r} that is known any more: the plan that ended there was lost when the "
+                "broker's data directory was repaired. Its rows are delivered again; start the query with a new checkpoint"
+            )
         raise InvalidRequest(f"{asked} is no boundary that consumer {self.label!r} was given: pass offsets on unchanged")
 
     def locate_kept(self, positions: Positions) -> tuple[int, bool]:

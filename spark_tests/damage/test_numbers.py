@@ -1,0 +1,60 @@
+"""Numbers after a repair that lost decisions: none is given twice, and who remembers a lost one is told so."""
+
+from __future__ import annotations
+
+import pytest
+
+from mq_broker.core.commands import HoldRun
+from mq_broker.engine.rows import RowReader
+from mq_broker.repair.inspection import Inspection
+from mq_broker.repair.repair import Folders, repair
+from mq_broker.testing.memory_disk import MemoryDisk
+from mq_wire.errors import OffsetsUnknown
+from spark_tests.core.worlds import CLUSTER
+from spark_tests.damage.small import SETTINGS, DiskScene, Opened
+from spark_tests.engine.worlds import JOURNAL
+
+
+class NumberedScene(DiskScene):
+    """Remembers where each turn begins."""
+
+    def __init__(self) -> None:
+        self.starts: dict[int, int] = {}
+        super().__init__(settings=SETTINGS)
+
+    def settle(self) -> None:
+        self.starts[self.journal.position.turn + 1] = self.journal.position.position
+        super().settle()
+
+
+def repaired(scene: NumberedScene, lost_turn: int) -> Opened:
+    """The scene's directory without one turn, repaired."""
+    journal, snapshots = scene.journal_disk.reopen(), scene.snapshot_disk.reopen()
+    start = scene.starts[lost_turn]
+    for position in range(start, start + 512, 64):
+        journal.flip("segment-0000000001.mqj", position + 10)
+    repair(Folders(journal, snapshots, MemoryDisk), Inspection(journal, snapshots, CLUSTER, JOURNAL))
+    return Opened((journal, snapshots))
+
+
+def test_a_lost_plan_is_not_made_again_under_its_numbers() -> None:
+    scene = NumberedScene()
+    scene.publish(4, 4, 4, 4)
+    query = scene.query("night")
+    first = dict(query.plan(max_rows=2).end.next)
+    query.read({}, first, ("q1", 0))
+    second = dict(query.plan(max_rows=2).end.next)
+    lost = scene.journal.position.turn
+    scene.publish(9, partition=1)
+    opened = repaired(scene, lost)
+    scene.broker, scene.journal, scene._reader = opened.broker, opened.journal, RowReader(opened.journal)
+
+    run = opened.broker.handle(HoldRun(0), scene.now_us)
+    assert run > query.run, "no run is given twice"
+    resumed = query.copy(run)
+    with pytest.raises(OffsetsUnknown, match="repaired"):
+        resumed.open(first, second)
+    third = resumed.plan(start=first)
+    assert min(third.end.next.values()) > max(second.values()), "its numbers belong to nobody else"
+    rows = resumed.read(first, dict(third.end.next))
+    assert {(row.partition, row.offset) for row in rows} == {(0, 2), (0, 3), (1, 0)}, "its rows come again"
