@@ -11,6 +11,7 @@ What the journal relies on, and nothing more:
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -25,6 +26,8 @@ SECTOR_BYTES_SMALL: Final = 512
 SECTOR_BYTES_LARGE: Final = 4096
 #: Buffers that one `pwritev` takes: IOV_MAX of Linux and macOS.
 BUFFERS_MAX: Final = 1024
+#: `madvise` of Linux 5.14 and later that reads pages in, and says whether that went well.
+_MADV_POPULATE_READ: Final = 22
 #: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
 _F_FULLFSYNC: Final = 51
 
@@ -185,6 +188,27 @@ class RealDisk:
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
+
+
+def read_in(view: memoryview, start: int, size: int) -> None:
+    """Has the operating system read a part of a map (bytes) from the device now, where it can.
+
+    What cannot be read is an error here. Without, the process would be killed (SIGBUS) when it touches the first such byte.
+
+    Raises:
+        OSError: the device could not read it, or the file has become shorter.
+    """
+    mapped = view.obj
+    if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
+        return
+    first, end = start - start % mmap.PAGESIZE, min(start + size, len(mapped))
+    if end <= first:
+        return
+    try:
+        mapped.madvise(_MADV_POPULATE_READ, first, end - first)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 5.14
+            raise OSError(errno.EIO, "it cannot be read from the device") from error
 
 
 def sector_bytes_of(path: Path) -> int:

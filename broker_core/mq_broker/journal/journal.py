@@ -222,17 +222,13 @@ class Journal:
             verify: check the CRC. Without, rotten bytes are served.
 
         Raises:
-            JournalDamaged: the CRC is wrong.
+            JournalDamaged: the CRC is wrong, or the device cannot read it.
             DataLost: the segment is no longer kept.
+            StorageFailed: the segment could not be mapped.
         """
         import pyarrow as pa
 
-        try:
-            view = self._segments.view(self._segments[place.segment])[place.position : place.position + place.size]
-        except OSError as error:
-            raise StorageFailed(
-                f"segment {place.segment} could not be mapped: {error}: check the disk and the limit of open files"
-            ) from error
+        view = self._segments.part(place.segment, place.position, place.size)
         if verify and zlib.crc32(view) != place.crc:
             raise JournalDamaged(
                 f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the checksum {place.crc:#010x} "

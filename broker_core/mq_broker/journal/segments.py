@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.disk import Disk, DiskFile, read_in
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.settings import JournalSettings
-from mq_wire.errors import DataDirectoryUnusable, DataLost, JournalDamaged
+from mq_wire.errors import DataDirectoryUnusable, DataLost, JournalDamaged, StorageFailed
 
 VERSION: Final = 1
 MAGIC: Final = b"MQJS"
@@ -229,6 +229,24 @@ class Segments:
                 # Slices in use keep the map alive; only the journal lets go of it.
                 self._mapped.pop(0).view = None
             return view
+
+    def part(self, number: int, position: int, size: int) -> memoryview:
+        """Returns some of a segment's bytes as `view` does, once the device has read them.
+
+        Raises:
+            DataLost: it is no longer kept.
+            JournalDamaged: the device cannot read them.
+            StorageFailed: it could not be mapped.
+        """
+        try:
+            whole = self.view(self[number])
+        except OSError as error:
+            raise StorageFailed(f"segment {number} could not be mapped: {error}: check the disk and the limit of open files") from error
+        try:
+            read_in(whole, position, size)
+        except OSError as error:
+            raise JournalDamaged(f"segment {number}, position {position}: {size} bytes: {error}: these rows are lost here") from error
+        return whole[position : position + size]
 
     def pin(self, number: int) -> None:
         """Keeps the segment's content until `unpin`; raises DataLost when it is gone already."""
