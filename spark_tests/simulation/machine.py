@@ -79,6 +79,7 @@ class Machine:
         self._steps_left = -1  # of the disk, until death
         self._failing: tuple[str, int] | None = None  # kind of step, and how many of them go well
         self._has_failed = False  # so the process will notice
+        self._rotten = ""  # the last manifest that was damaged
         self._ids = 0
         self._watch_disks()
 
@@ -184,6 +185,22 @@ class Machine:
         """No more than so many bytes fit on each disk."""
         for disk in self.disks:
             disk.capacity_bytes = disk.used_bytes() + left
+
+    def rot_newest_snapshot(self) -> bool:
+        """While no process runs, one bit of the newest snapshot turns. Says whether there was an older one, which now has to do.
+
+        One of two may rot, then the next of two that were written since.
+        """
+        disk = self.disks[1]
+        whole = [name for name in disk.list_names() if name.startswith("manifest-") and name.endswith(".mqm") and name != self._rotten]
+        if self.engine is not None or len(whole) < 2 or whole[-1] < self._rotten:
+            return False
+        self._rotten = whole[-1]
+        pack = whole[-1].replace("manifest-", "pack-").replace(".mqm", ".mqk")
+        victim = self._rng.choice([name for name in (whole[-1], pack) if name in disk.list_names()])
+        disk.flip(victim, self._rng.randrange(disk.open(victim).size()), 1 << self._rng.randrange(8))
+        self.counts["snapshots rotten"] += 1
+        return True
 
     @property
     def is_full(self) -> bool:

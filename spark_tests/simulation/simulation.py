@@ -95,7 +95,7 @@ class Simulation:
         self._clients, self._drained = population(self._world, rng)
         self._mishaps: list[tuple[int, Callable[[], None]]] = [
             (4, self._machine.kill), (4, self._machine.cut), (6, self._die_soon), (1, self._stop), (2, self._fail_soon),
-            (3, self._fill), (2, self._jump),
+            (3, self._fill), (2, self._jump), (6, self._rot),
         ]  # fmt: skip
         # Each history knows some kinds of trouble only: what is rare elsewhere is frequent there.
         self._mishaps = rng.sample(self._mishaps, rng.randint(1, len(self._mishaps)))
@@ -184,7 +184,7 @@ class Simulation:
     def _go_wrong(self) -> None:
         weights = [weight for weight, _ in self._mishaps]
         ((_, mishap),) = self._rng.choices(self._mishaps, weights)
-        if self._machine.engine is None and mishap not in (self._die_soon, self._jump):
+        if self._machine.engine is None and mishap not in (self._die_soon, self._jump, self._rot):
             return
         self.trace.append(mishap.__name__)
         mishap()
@@ -211,6 +211,12 @@ class Simulation:
             self._machine.heal()
         else:
             self._machine.fill(self._rng.choice([0, 10_000, 40_000]))
+
+    def _rot(self) -> None:
+        """One snapshot may rot: there are two. It shows at a start, so a kill goes before."""
+        if self._machine.engine is not None:
+            self._machine.kill()
+        self._machine.rot_newest_snapshot()
 
     def _jump(self) -> None:
         self._machine.clock.jump_wall(self._rng.choice([-86_400.0, -5.0, 5.0, 3_600.0, 100_000.0]))
