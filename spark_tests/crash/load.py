@@ -68,6 +68,11 @@ class Load:
         for actor, progress in zip(self.actors, before, strict=True):
             wait_until(lambda a=actor, p=progress: self.healthy() and a.progress > p, PATIENCE_S, f"{actor.name} does not heal")  # type: ignore[misc]
 
+    def sometimes_wait_for_everybody(self) -> None:
+        """Lest the next fault heals what this one has broken: a stuck client is told by its own progress, not by that of all together."""
+        if self.world.rng.random() < _EVERYBODY_SHARE:
+            self.wait_for_everybody()
+
     def finish(self) -> None:
         """Lets everybody come to an end, and takes what is left."""
         finish(self.world, self._senders, self._receivers)
@@ -120,5 +125,7 @@ def shown(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
+#: Of the faults, so many are healed by everybody before the next one.
+_EVERYBODY_SHARE: Final = 0.25
 #: Moments between a little and a lot of work, in confirmed messages.
 STRETCHES: Final = (0, 1, 1000, 20_000)

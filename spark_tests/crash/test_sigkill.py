@@ -104,6 +104,7 @@ def _run(load: Load, broker: LocalBroker, rounds: int) -> None:
     for _ in range(rounds):
         chaos.kill_under_load()
         chaos.start()
+        load.sometimes_wait_for_everybody()
         chaos.sometimes_stop_in_order()
     load.wait_for_everybody()
     load.finish()

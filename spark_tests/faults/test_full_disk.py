@@ -89,7 +89,8 @@ def test_a_disk_that_others_have_filled_stops_nobody_for_good(tmp_path: pathlib.
 def _fill(world: World) -> int:
     """Sends until the broker refuses; returns how many rows it took."""
     rows = 0
-    with Producer(world.address, queue=SHARED, send_timeout=1.0) as producer:
+    # A busy machine takes its time for a new segment; too short a patience might also end in the very moment of an attempt.
+    with Producer(world.address, queue=SHARED, send_timeout=3.5) as producer:
         while True:
             ids = ids_of(1, range(rows, rows + _BATCH_ROWS))
             world.history.attempted(ids)
@@ -111,7 +112,7 @@ def _fill(world: World) -> int:
 
 def _staged_rows_are_refused(world: World) -> None:
     staged = produce_pb2.StagedSet(token=secrets.token_bytes(TOKEN_BYTES), epoch=1, query_id="full", run_id="run")
-    producer = Producer(world.address, queue=SHARED, send_timeout=1.0, staged=staged)
+    producer = Producer(world.address, queue=SHARED, send_timeout=1.7, staged=staged)
     receipt = producer.send_batch(pa.record_batch({"value": [b"x"]}))
     with pytest.raises(StoreFull, match=_REFUSAL):
         receipt.result(PATIENCE_S)
@@ -119,7 +120,7 @@ def _staged_rows_are_refused(world: World) -> None:
 
 
 def _single_messages_are_refused(world: World) -> None:
-    with Producer(world.address, queue=SHARED, send_timeout=1.0) as producer, pytest.raises(StoreFull, match=_REFUSAL):
+    with Producer(world.address, queue=SHARED, send_timeout=1.7) as producer, pytest.raises(StoreFull, match=_REFUSAL):
         producer.send(b"x").result(PATIENCE_S)
 
 

@@ -61,6 +61,7 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
                 fault = faults[(number + episode * _EPISODE_ROUNDS) % len(faults)]
                 fault()
                 proxy.heal()
+                load.sometimes_wait_for_everybody()
             load.wait_for_everybody()
             load.finish()
         finally:

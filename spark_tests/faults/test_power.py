@@ -56,6 +56,7 @@ def test_a_power_cut_loses_nothing_and_doubles_nothing(episode: int, tmp_path: p
                     start_and_break_off(broker, rng.uniform(0.2, 1.2), volume.cut_power)
                     volume.restart()
                 broker.start()
+                load.sometimes_wait_for_everybody()
             load.wait_for_everybody()
             load.finish()
         finally:

@@ -81,6 +81,7 @@ def test_a_failing_system_call_loses_nothing_and_doubles_nothing(episode: int, t
             for _ in range(rounds):
                 load.wait_for_progress(rng.choice(STRETCHES))
                 _Round(broker, volume, rng).run()
+                load.sometimes_wait_for_everybody()
             load.wait_for_everybody()
             load.finish()
         finally:
