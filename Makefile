@@ -30,7 +30,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark simulate fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ spark: setup  ## the tests that run Spark
 
 simulate: setup  ## a whole broker in SEEDS (200) random schedules of OPERATIONS (1000); SEED=17 repeats one and shows what happens
 	$(BIN)/python -m spark_tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST)) --operations $(OPERATIONS)
+
+bugs: setup  ## plants every bug of the catalogue (or those with BUGS=text in their names), and tells which check of which run caught it
+	MQ_BUGS="$(BUGS)" $(BIN)/python -m spark_tests.planted
 
 fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broker and its clients, and floods real ones
 	MQ_FUZZ_INPUTS=$(INPUTS) $(PYTEST) -q -s spark_tests/hostile

@@ -55,11 +55,14 @@ WRITING: Final = (
         "journal lives",
     ),
     Bug(
-        "a failed write is not final",
-        "after EIO the turn is dropped and the next one takes its place",
+        "a failed write is passed over",
+        "EIO drops the turn in hand, whose replies leave all the same",
         (
-            Change(Journal._fail, "self._failure = error", "self._failure, self._hand = None, None"),
-            Change(Journal._check, "if self._failure is not None:", "if False:"),
+            Change(
+                Journal._write,
+                "except OSError as error:\n    raise self._fail(error) from error",
+                "except OSError:\n    self._failure = self._hand = None\n    return",
+            ),
         ),
         "simulation",
     ),

@@ -14,7 +14,7 @@ SOURCE: Final = (
         "a plan is cut anew after it was read",
         "who asks again gets other rows under a new boundary, although some were read",
         (Change(planning.plan, "if later.number > through and later.read_by_run:", "if False:"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "an assignment answered before it is durable",
@@ -62,7 +62,7 @@ SOURCE: Final = (
         "the end of an older run gives back what a newer one planned",
         "closing a stream that hung looks at the consumer, not at the run",
         (Change(ranges._return_unread, "if consumer.run == run and", "if consumer.run >= run and"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "an older run is not fenced",
@@ -115,9 +115,9 @@ SINK: Final = (
         (
             Change(
                 apply._staged,
-                'state.dirty.add(("staged", what.token))',
+                "held.add(StagedFrame(what, body.place, body.priorities), time_us)",
                 """
-                state.dirty.add(("staged", what.token))
+                held.add(StagedFrame(what, body.place, body.priorities), time_us)
                 destination, partition = _partition(state, what.destination, what.partition)
                 priority = body.priorities if isinstance(body.priorities, int) else -1
                 base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)
@@ -149,7 +149,7 @@ SINK: Final = (
         "a lower batch is swallowed",
         "a checkpoint older than the queue is told that its batch was committed",
         (Change(staging._committed_before, "if request.version < marker.version:", "if False:"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "a batch of another size is swallowed",
@@ -176,7 +176,7 @@ SINK: Final = (
         "a zombie's sets survive a newer writer",
         "an older attempt may stage on",
         (Change(staging._open_set, "if staged.epoch < newest:", "if False:"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "a takeover does not fence the sink",
@@ -197,6 +197,6 @@ SINK: Final = (
         "sets expire while they are written",
         "a staged set lives from its first batch on, not from its last",
         (Change(staging.expire, "if s.last_time_us < limit", "if s.frames"),),
-        "simulation",
+        "model",
     ),
 )

@@ -113,7 +113,7 @@ RECEIPTS: Final = (
         "gaps in sequences are let through",
         "a batch behind a refused one is stored before it",
         (Change(Audit.check, "if first > mark.next_sequence:", "if first > mark.next_sequence:\n    return None\nif False:"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "an older instance of a named producer is not fenced",
@@ -133,15 +133,6 @@ RECEIPTS: Final = (
 )
 
 DELIVERIES: Final = (
-    Bug(
-        "rows delivered before the sync",
-        "a consumer is given rows that a power cut takes back, and others come in their place",
-        (
-            Change(Engine._finish_turn, "self._journal.commit()", "self._broker.dispatch(self._now_us())\nself._journal.commit()"),
-            Change(RowReader._body, "return self._journal.body(place)", "return self._journal.body(place, verify=False)"),
-        ),
-        "simulation",
-    ),
     Bug(
         "an acknowledgement takes a neighbour along",
         "the offset before the last one that was acknowledged leaves the queue too",
@@ -182,13 +173,13 @@ DELIVERIES: Final = (
         "lanes by last in, first out",
         "the newest rows of a priority leave first",
         (Change(Lanes.head, "return lane[:rows] if", "return lane[len(lane) - rows :] if below is None and"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "a slice loses the row at its cut",
         "where a delivery ends in the middle of a lane, the next row goes with neither half",
         (Change(Selection.slice, "low, high = max(start - at, 0),", "low, high = max(start - at + (0 < start - at < size - 1), 0),"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "lowest priority first",

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from mq_broker.core import apply, snapshot, space
+from mq_broker.engine import cleaner
 from mq_wire.errors import MqError
 from spark_tests.engine.test_recovery import DiskMachine
 from spark_tests.journal.test_crash import live_long, prepared
+from spark_tests.planted.crash_states import crash_states
 from spark_tests.planted.rot import rot
 from spark_tests.simulation.simulation import simulate
 from spark_tests.support.seeds import seeded
@@ -27,6 +31,8 @@ _MODEL: Final = settings(
     max_examples=5, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
     suppress_health_check=list(HealthCheck), print_blob=False,
 )  # fmt: skip
+#: Parts of a snapshot cover so few offsets that random commands reach their edges.
+_CHUNK_BITS: Final = 3
 #: Operations of one simulated history.
 _OPERATIONS: Final = 400
 
@@ -119,7 +125,10 @@ def _simulation(seed: int) -> Finding | None:
 def _model(seed: int) -> Finding | None:
     """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power cuts among them."""
     machine = type("SeededMachine", (DiskMachine,), {"_hypothesis_internal_use_seed": seed})
-    run_state_machine_as_test(machine, settings=_MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (apply, cleaner, snapshot, space):
+            patch.setattr(module, "CHUNK_BITS", _CHUNK_BITS)
+        run_state_machine_as_test(machine, settings=_MODEL)
     return None
 
 
@@ -129,8 +138,15 @@ def _rot(seed: int) -> Finding | None:
     return Finding("damage that goes unnoticed, or that is refused without need", what) if what else None
 
 
+def _crash_states(seed: int) -> Finding | None:
+    """A crash at any step of either disk leaves the state before the turn in hand, or behind it."""
+    crash_states(seed)
+    return None
+
+
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 150)
 MODEL: Final = Run("model", _model, 100)
+CRASH_STATES: Final = Run("crash states", _crash_states, 2000)
 ROT: Final = Run("rot", _rot, 400)
-RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, SIMULATION, MODEL, ROT)}
+RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, CRASH_STATES, SIMULATION, MODEL, ROT)}

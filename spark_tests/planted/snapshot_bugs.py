@@ -29,7 +29,7 @@ FILES: Final = (
         "directory not synced behind a pack",
         "the manifest's name may be durable before that of the pack it names",
         (Change(SnapshotStore._write_pack, "self._disk.sync_directory()", "pass"),),
-        "simulation",
+        "crash states",
     ),
     Bug(
         "the sweep takes a pack that the older snapshot needs",
@@ -116,7 +116,7 @@ CONTENT: Final = (
         "attempts lost at a restart",
         "after a start from a snapshot rows that failed count as never tried",
         (Change(snapshot._restore_rows, "partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)", "pass"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "rows in a connected consumer's hands are not in the snapshot",
@@ -134,7 +134,7 @@ CONTENT: Final = (
         "a row lost at a chunk's end",
         "the last offset of each part of the lanes is in no snapshot",
         (Change(snapshot._rows_part, "window = range_bitmap(low, high)", "window = range_bitmap(low, high - 1)"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "moved frames forget which rows are left",
@@ -155,7 +155,7 @@ SPACE: Final = (
         "a segment with staged rows is recycled",
         "only frames of the log count as live",
         (Change(space.live_segments, "for held in state.staged.values()", "for held in ()"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "the cleaner drops what plans hold",
@@ -185,12 +185,6 @@ SPACE: Final = (
         "a cleaned segment is given back before its survivors are synced",
         "the move is in the turn in hand while its source is overwritten",
         (Change(Cleaner.step, "self._journal.commit()\nreturn self._work is None", "return self._work is None"),),
-        "simulation",
-    ),
-    Bug(
-        "the cleaner moves a frame's neighbour",
-        "where a frame was trimmed in the meantime the next one is taken for it",
-        (Change(Cleaner._move, "or int(index.bases[first]) != one.base", ""),),
         "simulation",
     ),
 )
