@@ -50,7 +50,8 @@ class Troubled(grpc.GenericRpcHandler):
             if self.spoil is None:
                 context.set_trailing_metadata(((CODE_METADATA_KEY, self.error.code),))
                 context.abort(grpc.StatusCode[TABLE[self.error]], "in trouble")
-        answers: Any = self.behind.stream_stream(method)(requests)
+        call: Any = self.behind.stream_stream(method)
+        answers = call(requests)
         context.add_callback(answers.cancel)
         try:
             for answer in answers:
@@ -60,7 +61,8 @@ class Troubled(grpc.GenericRpcHandler):
                     context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
                 yield passed
         except grpc.RpcError as error:
-            context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
+            metadata: Any = error.trailing_metadata() or ()
+            context.set_trailing_metadata(tuple(metadata))
             context.abort(error.code(), error.details() or "")
 
 
