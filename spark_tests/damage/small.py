@@ -164,7 +164,12 @@ def _work() -> list[Truth]:
     scene.take_snapshot()
     work.moments = []
     work.note()
+    work.restart()
+    work.note()
     work.every_kind(1)
+    work.restart()
+    work.note()
+    work.turn_of_many()
     return work.moments
 
 
@@ -177,6 +182,7 @@ class Work:
         self.ever: dict[Row, bytes] = {}
         self.query = scene.query("night")
         self.session = scene.connect(rows=10)
+        self.restarts = 0
 
     def fill(self, turns: int = 20) -> None:
         """Traffic that is acknowledged but for every seventh batch, so that segments are mostly dead."""
@@ -218,6 +224,23 @@ class Work:
             self.note()
             scene.publish(4, 4, partition=1, size=40)
             self.note()
+
+    def restart(self) -> None:
+        """The process is killed and comes back: a new generation of the journal."""
+        self.restarts += 1
+        self.scene.die(500 * self.restarts)
+
+    def turn_of_many(self) -> None:
+        """One turn with entries of several commands."""
+        scene = self.scene
+        scene.make_room()
+        producer, epoch = "b" * 32, 0
+        for partition, rows in ((0, [(b"many", 4)] * 3), (1, [(b"many", 9), (b"more", 1)]), (0, [(b"most", 2)])):
+            first = 3 if rows[0][0] == b"most" else 0
+            scene.broker.handle(commands.publish("q", partition, (producer, epoch), first, rows), scene.now_us)
+        self.note()
+        scene.publish(4, partition=1)
+        self.note()
 
     def note(self) -> None:
         """Remembers what the directory holds now, as a killed process leaves it."""

@@ -130,7 +130,10 @@ class Inspection:
         last = self.segments.get(before)
         if last is not None and last.followed:
             self._miss(before + 1, before + 2)
-            self._lose_end(self._missing[before + 1], last.size)
+        absent = [finding for number, finding in self._missing.items() if number > self._last.segment]
+        if absent:
+            for finding in absent:
+                self._lose_end(finding, self._size)
         elif last is not None and headless is not None and (self._last.segment < before or last.size % 4096 or self._is_short(last)):
             self._lose_end(headless, self._size)
 
