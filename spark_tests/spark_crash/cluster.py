@@ -5,14 +5,12 @@ Spark never runs a second attempt on the host of the first, and in `local-cluste
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import subprocess
-import sys
 from typing import Final
 
-from spark_tests.spark_crash.drivers import JAVA_OPTIONS, python_path
+from spark_tests.spark_crash.drivers import JAVA_OPTIONS, environment_of
 from spark_tests.spark_crash.processes import kill_session
 from spark_tests.support.waiting import wait_until
 
@@ -51,14 +49,10 @@ class Cluster:
         self.close()
 
     def _start(self, host: str, name: str, main_class: str, *options: str) -> pathlib.Path:
-        import pyspark
-
-        environment = os.environ | {
-            "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-            "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(),
-        }  # fmt: skip
+        environment = environment_of(self._folder, host)
+        environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
         log = self._folder / f"{name}.log"
-        command = [str(pathlib.Path(pyspark.__file__).parent / "bin" / "spark-class"), main_class]
+        command = [str(pathlib.Path(environment["SPARK_HOME"]) / "bin" / "spark-class"), main_class]
         with log.open("wb") as said:
             self._processes.append(
                 subprocess.Popen(

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_tests.spark_crash.pipeline import Pipeline
-from spark_tests.spark_crash.steps import STEPS, Step
+from spark_tests.spark_crash.steps import OPEN, STEPS, Step
+from spark_tests.spark_crash.storm import Storm
 from spark_tests.spark_crash.strikes import (
     failing_tasks,
     late_writer,
@@ -21,7 +22,7 @@ from spark_tests.spark_crash.strikes import (
 )
 from spark_tests.support.seeds import seeded
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,11 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, trouble: pathlib.Path) ->
         yield started
 
 
+def steps_of(role: str) -> list[Step]:
+    """Every boundary between two of Spark's steps, and those inside of the role's own ones."""
+    return [step for step in STEPS if step.named or step.caller == role]
+
+
 def judged(pipeline: Pipeline) -> None:
     sys.stdout.write(f"{len(pipeline.driver.failures())} failures of the query; {pipeline.judge()}\n")
 
@@ -54,14 +60,14 @@ def test_broker_killed_at_every_step(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize("role", ["reader", "writer"])
 def test_task_worker_killed_at_every_step(pipeline: Pipeline, role: str) -> None:
     failed = len(pipeline.driver.failures())
-    for step in STEPS:
+    for step in steps_of(role):
         strike_worker(pipeline, role, step)
     assert len(pipeline.driver.failures()) == failed, "a query outlives its workers, where Spark may try again"
     judged(pipeline)
 
 
 def test_planner_killed_at_every_step(pipeline: Pipeline) -> None:
-    for step in STEPS:
+    for step in steps_of("planner"):
         failed = len(pipeline.driver.failures())
         strike_worker(pipeline, "planner", step)
         assert len(pipeline.driver.failures()) > failed, f"the query went on without its planner: {step}"
@@ -87,11 +93,17 @@ def test_tasks_that_fail_on_their_first_attempts(pipeline: Pipeline, trouble: pa
     judged(pipeline)
 
 
+def test_random_kills_around_one_driver(pipeline: Pipeline) -> None:
+    Storm(pipeline, with_drivers=False).blow(5)
+    judged(pipeline)
+
+
+@pytest.mark.timeout(900)
 def test_driver_killed_or_overtaken_at_every_step(tmp_path: pathlib.Path) -> None:
     with Pipeline(tmp_path, seeded("driver killed")) as pipeline:
-        warm_up(pipeline)
-        for step in STEPS:
-            if step.named:
-                strike_driver(pipeline, step)
+        pipeline.start_driver()
+        # The first one dies in batch 0, for which the others' boundaries have nothing that went before.
+        for step in sorted((step for step in STEPS if step.named), key=lambda step: step.methods != OPEN):
+            strike_driver(pipeline, step)
         overtake_driver(pipeline, pipeline.rng.choice(STEPS))
         judged(pipeline)

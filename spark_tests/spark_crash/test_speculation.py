@@ -19,7 +19,7 @@ from spark_tests.spark_crash.strikes import warm_up
 from spark_tests.support.seeds import seeded
 from spark_tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _CONF: Final = {
     "spark.speculation": "true",
