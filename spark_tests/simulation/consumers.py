@@ -8,7 +8,7 @@ from mq_wire.errors import MqError, StoreFull
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.client import Client, Steps, World
-from spark_tests.simulation.network import ConsumeLink
+from spark_tests.simulation.links import ConsumeLink
 
 
 class Consumer(Client):

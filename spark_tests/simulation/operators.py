@@ -13,7 +13,7 @@ from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from pyspark_mq.window import Window
 from spark_tests.oracle.marked import Rows, ids_of
 from spark_tests.simulation.client import Asking, Client, Steps, World
-from spark_tests.simulation.network import ConsumeLink, FetchLink
+from spark_tests.simulation.links import ConsumeLink, FetchLink
 from spark_tests.simulation.producers import Batch, Outlet
 
 #: Far from the numbers of producers whose messages count.

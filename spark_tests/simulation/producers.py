@@ -15,8 +15,8 @@ from mq_wire.v1 import common_pb2, produce_pb2
 from pyspark_mq.window import OutgoingBatch, Window
 from spark_tests.oracle.marked import Ids, ids_of
 from spark_tests.simulation.client import Client, Steps, World
+from spark_tests.simulation.links import PublishLink
 from spark_tests.simulation.messages import lanes_of, piece_of
-from spark_tests.simulation.network import PublishLink
 
 _BATCH_ROWS_MAX: Final = 40
 _UNANSWERED_MAX: Final = 6

@@ -13,7 +13,7 @@ from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import Positions
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.client import Asking, Client, Steps, World
-from spark_tests.simulation.network import FetchLink, RunLink
+from spark_tests.simulation.links import FetchLink, RunLink
 
 Key = tuple[object, ...]
 

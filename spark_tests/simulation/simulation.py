@@ -88,7 +88,7 @@ class Simulation:
         self.counts: Counter[str] = Counter()
         self._machine = Machine(random.Random(rng.random()), _sizes(rng), self.counts)
         self._machine.on_death = self._on_death
-        self._network = Network(random.Random(rng.random()), self.history, self.counts)
+        self._network = Network(random.Random(rng.random()), self.history, self.counts, self.trace)
         # Ten priorities cost ten times as much to read as one.
         priorities = rng.choice([[4], [4], [0, 9], [4, 4, 4, 7], [3, 4, 5], [*range(10)]])
         self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
@@ -190,11 +190,15 @@ class Simulation:
         mishap()
 
     def _die_soon(self) -> None:
-        self._machine.die_after(self._rng.choice([0, 1, 2, 5, 12, 40]), cut=self._rng.random() < 0.6)
+        steps, cut = self._rng.choice([0, 1, 2, 5, 12, 40]), self._rng.random() < 0.6
+        self.trace.append(f"  {'power cut' if cut else 'kill'} in step {steps} of the disks from here")
+        self._machine.die_after(steps, cut=cut)
 
     def _fail_soon(self) -> None:
         kind = self._rng.choice(["sync", "sync", "sync", "write", "write", "rename", "remove", "create", "sync_directory"])
-        self._machine.fail_after(kind, self._rng.choice([0, 1, 3, 8]), cut=self._rng.random() < 0.6)
+        count, cut = self._rng.choice([0, 1, 3, 8]), self._rng.random() < 0.6
+        self.trace.append(f"  {kind} number {count} from here fails")
+        self._machine.fail_after(kind, count, cut=cut)
 
     def _stop(self) -> None:
         machine = self._machine

@@ -1,0 +1,317 @@
+"""Streams and calls between clients and the broker's process, with both their ends.
+
+A `Link` is one stream or one call. What a client sends waits in `up` until the schedule lets the broker have it; what the broker sends
+waits in `down` until the client looks. Within a link the order stays; links overtake one another. A link that breaks may have been
+noticed by one side only: what is still in `up` then reaches the broker late, beside the client's next connection.
+
+The broker's ends do what mq_broker.rpc does with the same commands, without its threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mq_broker.core.commands import (
+    Acknowledge,
+    AddCredit,
+    CloseRun,
+    CloseSession,
+    HoldRun,
+    OpenSession,
+    Publish,
+    ReleaseView,
+    ResolveFetch,
+    RowsView,
+)
+from mq_broker.engine.engine import Engine
+from mq_wire.errors import MqError
+from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.v1.subscribe_pb2 import OpenFetch
+from spark_tests.oracle.marked import Rows
+from spark_tests.simulation.messages import counts_of, rows_of
+
+if TYPE_CHECKING:
+    from spark_tests.simulation.network import Network
+
+#: Rows of one batch at most, chosen anew each time; 0 = as many as there are. Small ones are slow.
+_BATCH_ROWS: Final = (*[0] * 17, 7, 7, 1)
+
+
+def ignore(reply: Any) -> None:
+    """For commands whose reply says nothing."""
+
+
+class Link:
+    """One stream or call, with the broker's end of it."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.number = network.new_number()
+        self.up: deque[Any] = deque()
+        self.down: deque[Any] = deque()
+        self.pace = 0.7  # how likely it gets a turn when the broker has one
+        self.is_broken = False  # the client knows
+        self.is_gone = False  # the broker knows
+
+    def send(self, message: Any) -> None:
+        """Puts a message on its way to the broker."""
+        if not self.is_broken:
+            self.up.append(message)
+            self.network.busy[self] = None
+
+    def end(self) -> None:
+        """The client ends it in order: what it sent before still arrives."""
+        if not self.is_broken:
+            self.is_broken = True
+            self.network.busy[self] = None
+            self.drop_down()
+
+    def drop_down(self) -> None:
+        """What was on its way to the client is lost."""
+        self.down.clear()
+
+    # -- the broker's end ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the broker reads what comes next."""
+        return True
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the broker has rows to send."""
+        return False
+
+    def take(self, engine: Engine, message: Any) -> None:
+        raise NotImplementedError
+
+    def send_rows(self, engine: Engine) -> None:
+        """Reads some rows and sends them."""
+
+    def leave(self, engine: Engine) -> None:
+        """The broker notices that the client is gone."""
+
+
+class Call(Link):
+    """One request, one reply. `done` once the client has the reply, or knows that it will get none."""
+
+    def __init__(self, network: Network, command: Any, answered: Callable[[Any], None] | None = None) -> None:
+        super().__init__(network)
+        self.command, self._told = command, answered
+        self.reply: Any = None
+        self.done = False
+        self.send(command)
+
+    def take(self, engine: Engine, message: Any) -> None:
+        if not engine.has_arrivals and self.network.rng.random() < 0.5:
+            try:
+                reply = engine.answer(message)
+            except MqError as error:
+                if engine.failed is not None:
+                    raise
+                reply = error
+            self._answered(reply)
+        else:
+            engine.submit(message, self._answered)
+
+    def _answered(self, reply: Any) -> None:
+        self.network.count_reply(self.command, reply)
+        if self._told is not None:
+            self._told(reply)
+        if not self.is_broken:
+            self.reply, self.done = reply, True
+
+
+class PublishLink(Link):
+    """Batches up as (request id, command), answers down in their order as (request id, reply)."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._slots: deque[list[Any]] = deque()
+
+    def take(self, engine: Engine, message: tuple[int, Publish | MqError, Callable[[Any], None]]) -> None:
+        request_id, command, promised = message
+        slot: list[Any] = [request_id, None]
+        self._slots.append(slot)
+
+        def done(reply: Any) -> None:
+            self.network.count_reply(command, reply)
+            promised(reply)
+            slot[1] = reply
+            while self._slots and self._slots[0][1] is not None:
+                answer = self._slots.popleft()
+                if not self.is_broken:
+                    self.down.append(tuple(answer))
+
+        if isinstance(command, MqError):
+            done(command)
+        else:
+            engine.submit(command, done)
+
+
+class _RowsLink(Link):
+    """Whose broker's end sends rows."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.outbox: deque[tuple[RowsView, int]] = deque()
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.outbox)
+
+    def put(self, view: RowsView) -> None:
+        """Called by the engine: rows for this link, from this moment on."""
+        self.outbox.append((view, self.network.history.stamp()))
+        self.network.busy[self] = None
+
+    def send_rows(self, engine: Engine) -> None:
+        view, stamp = self.outbox.popleft()
+        if not self.is_broken:
+            batches = [*engine.read(view, 0, self.network.rng.choice(_BATCH_ROWS))]
+            rows = rows_of(batches)
+            assert len(rows) == view.selection.rows, f"{len(rows)} rows read of {view.selection.rows}"
+            self.network.counts["rows sent"] += len(rows)
+            self.down.append((view.first_delivery, rows, stamp, counts_of(batches)))
+        engine.submit(ReleaseView(view), ignore)
+
+    def leave(self, engine: Engine) -> None:
+        while self.outbox:
+            engine.submit(ReleaseView(self.outbox.popleft()[0]), ignore)
+
+
+class ConsumeLink(_RowsLink):
+    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows). Down: rows, ("acknowledged", id, reply)."""
+
+    def __init__(self, network: Network, queue: str, opening: OpenConsumer) -> None:
+        super().__init__(network)
+        self.queue = queue
+        self._session = 0
+        self._opening = False
+        self.error: MqError | None = None
+        self.send(opening)
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._opening
+
+    def take(self, engine: Engine, message: Any) -> None:
+        if isinstance(message, OpenConsumer):
+            self._opening = True
+            engine.submit(OpenSession(message, self.put), self._opened)
+        elif message[0] == "credit":
+            engine.submit(AddCredit(self._session, message[1], 1 << 40), ignore)
+        else:
+            _, request_id, partitions, rows = message
+            engine.submit(Acknowledge(self._session, partitions), lambda reply: self._acknowledged(request_id, rows, reply))
+
+    def _opened(self, reply: Any) -> None:
+        self._opening = False
+        self.network.count_reply("open session", reply)
+        if isinstance(reply, MqError):
+            self.error, self.is_broken, self.is_gone = reply, True, True
+        else:
+            self._session = reply.session
+
+    def _acknowledged(self, request_id: int, rows: Rows, reply: Any) -> None:
+        self.network.count_reply("acknowledge", reply)
+        if not isinstance(reply, MqError):
+            # Whether the answer arrives or not: from here on these rows must never come again.
+            self.network.history.confirmed(self.queue, rows)
+            if reply != len(rows):
+                self.network.history.note(f"{reply} rows acknowledged of {len(rows)} in session {self._session}")
+        if not self.is_broken:
+            self.down.append(("acknowledged", request_id, reply))
+
+    def leave(self, engine: Engine) -> None:
+        super().leave(engine)
+        if self._session:
+            engine.submit(CloseSession(self._session), ignore)
+
+
+class RunLink(Link):
+    """The life of a run. `run` is its number once the broker has said it."""
+
+    def __init__(self, network: Network, run: int = 0) -> None:
+        super().__init__(network)
+        self.run = 0
+        self._asked = False
+        self._held = 0
+        self.error: MqError | None = None
+        self.send(HoldRun(run))
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is held, or never will be."""
+        return self.run > 0 or self.is_broken
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._asked
+
+    def take(self, engine: Engine, message: HoldRun) -> None:
+        self._asked = True
+        if message.run:
+            self.network.holders[message.run] += 1
+        engine.submit(message, lambda reply: self._holds(message.run, reply))
+
+    def _holds(self, asked: int, reply: Any) -> None:
+        self._asked = False
+        self.network.count_reply("hold run", reply)
+        if isinstance(reply, MqError):
+            self.network.holders[asked] -= 1
+            self.error, self.is_broken, self.is_gone = reply, True, True
+            return
+        self._held = reply
+        if not asked:
+            self.network.holders[reply] += 1
+        if not self.is_broken:
+            self.run = reply
+
+    def leave(self, engine: Engine) -> None:
+        if self._held:
+            self.network.holders[self._held] -= 1
+            if not self.network.holders[self._held]:
+                del self.network.holders[self._held]
+                engine.submit(CloseRun(self._held), ignore)
+
+
+class FetchLink(_RowsLink):
+    """Rows of a range or of a browse view. Down: rows, and ("end",) behind the last, or `error`."""
+
+    def __init__(self, network: Network, opening: OpenFetch) -> None:
+        super().__init__(network)
+        self._asked = False
+        self.error: MqError | None = None
+        self.send(opening)
+
+    @property
+    def done(self) -> bool:
+        """Whether the client has something to look at."""
+        return bool(self.down) or self.is_broken
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._asked
+
+    def take(self, engine: Engine, message: OpenFetch) -> None:
+        self._asked = True
+        engine.submit(ResolveFetch(message), self._resolved)
+
+    def _resolved(self, reply: Any) -> None:
+        self.network.count_reply("fetch", reply)
+        self._asked = False
+        if isinstance(reply, MqError):
+            self.error, self.is_broken, self.is_gone = reply, True, True
+            return
+        for view in reply:
+            self.put(view)
+        if not self.outbox and not self.is_broken:
+            self.down.append(("end",))
+
+    def send_rows(self, engine: Engine) -> None:
+        super().send_rows(engine)
+        if not self.outbox and not self.is_broken:
+            self.down.append(("end",))
