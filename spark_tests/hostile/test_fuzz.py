@@ -54,7 +54,7 @@ class Tally:
         for name, count in self.counts.items():
             method, code = name.split(" ")
             per_method[method] += count
-            per_code[code] += count
+            per_code[f"client's {code}" if method in replies.METHODS else code] += count
         lines = [
             f"{self.inputs} inputs in {seconds:.0f} s = {self.inputs / seconds:.0f}/s, seed {session_seed()}",
             f"deaths {self.deaths}, findings {len(self.findings)}, kinds of answers {len(self.kinds)}, rows read back {self.read_rows}",

@@ -214,3 +214,25 @@ def test_what_is_remembered_for_ever_has_bounds() -> None:
     assert [code("OpenBrowse", subscribe_pb2.OpenBrowseRequest(destination="a")) for _ in range(3)] == ["", "", "BUSY"]
     boundary.close()
     assert not failures
+
+
+def test_a_list_of_thousands_keeps_nobody_waiting() -> None:
+    """It is gathered in pages, between which others have their turn."""
+    boundary = Boundary(lambda error: None, Settings(default_partitions=1))
+    for number in range(1200):
+        create = admin_pb2.CreateDestinationRequest(name=f"{'a' if number % 2 else 'b'}.{number}")
+        assert not next(boundary.feed("CreateDestination", create.SerializeToString()))[0]
+    handle, pages = boundary.broker.handle, list[int]()
+
+    def counted(request: Any, now_us: int) -> Any:
+        reply = handle(request, now_us)
+        if isinstance(reply, admin_pb2.ListDestinationsResponse):
+            pages.append(len(reply.destinations))
+        return reply
+
+    boundary.broker.handle = counted  # type: ignore[method-assign]
+    listed = next(boundary.feed("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="a.").SerializeToString()))[2]
+    assert [destination.name for destination in listed.destinations] == sorted(f"a.{number}" for number in range(1, 1200, 2))
+    assert sum(pages) == 600
+    assert max(pages) <= 250
+    boundary.close()

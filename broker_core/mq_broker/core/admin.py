@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+
 from mq_broker.core.audit import named
+from mq_broker.core.commands import ListPage
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.state import State
@@ -112,10 +115,13 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
 
 
 def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) -> admin.ListDestinationsResponse:
-    names = sorted(name for name in ledger.state.by_name if name.startswith(request.prefix))
-    return admin.ListDestinationsResponse(
-        destinations=[destination_stats(ledger.state, ledger.state.by_name[n], ledger.now_us) for n in names]
-    )
+    return list_page(ledger, ListPage(request.prefix, "", len(ledger.state.by_name)))
+
+
+def list_page(ledger: Ledger, command: ListPage) -> admin.ListDestinationsResponse:
+    by_name = ledger.state.by_name
+    names = heapq.nsmallest(command.count, (name for name in by_name if name.startswith(command.prefix) and name > command.after))
+    return admin.ListDestinationsResponse(destinations=[destination_stats(ledger.state, by_name[name], ledger.now_us) for name in names])
 
 
 def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:

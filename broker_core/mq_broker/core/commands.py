@@ -125,6 +125,15 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
+class ListPage:
+    """The first `count` destinations behind the name `after`, of those that begin with `prefix`. Reply: `ListDestinationsResponse`."""
+
+    prefix: str
+    after: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: expire staged sets, browse views, runs of silent hosts. Reply: None."""
 

@@ -23,6 +23,7 @@ from mq_broker.core.commands import (
     AddCredit,
     CloseRun,
     CloseSession,
+    ListPage,
     OpenSession,
     Publish,
     ReleaseView,
@@ -52,7 +53,7 @@ TICK_S: Final = 1.0
 
 _NEVER: Final = float("inf")
 #: These need no room in the journal: consuming goes on when the disk is full, and what holds segments lets go of them.
-_WRITE_NOTHING: Final = (AddCredit, ReleaseView, StatsRequest, ListDestinationsRequest, OpenBrowseRequest, ListConsumersRequest)
+_WRITE_NOTHING: Final = (AddCredit, ReleaseView, StatsRequest, ListPage, ListDestinationsRequest, OpenBrowseRequest, ListConsumersRequest)
 #: These happen to memory in any case; what they would write is left out when the disk is full.
 _NEVER_REFUSED: Final = (CloseSession, CloseRun, Tick)
 

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from mq_broker.core.commands import ListPage
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_wire.errors import MqError, Unsupported, WrongBroker
 from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
-from mq_wire.v1.admin_pb2 import HelloRequest, HelloResponse, Limits, StatsRequest, StatsResponse
+from mq_wire.v1.admin_pb2 import (
+    HelloRequest,
+    HelloResponse,
+    Limits,
+    ListDestinationsRequest,
+    ListDestinationsResponse,
+    StatsRequest,
+    StatsResponse,
+)
 from mq_wire.v1.produce_pb2 import PublishResponse
 from mq_wire.v1.subscribe_pb2 import PlanRequest, PlanResponse
 
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
 #: What this broker can do beyond protocol version 1; clients look here before they ask.
 FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs")
 _WAIT_S_MAX: Final = 60.0
+#: Destinations whose figures are gathered in one turn of the engine.
+_PAGE_DESTINATIONS: Final = 250
 #: Rows that become ready between a look and the wait behind it are seen after this at the latest.
 _WAIT_S_SLICE: Final = 0.1
 _RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
@@ -48,6 +59,7 @@ class UnaryCalls:
         """Returns the function that answers the method `name`."""
         special: dict[str, Answer] = {
             "Hello": self._answer_hello,
+            "ListDestinations": self._answer_list,
             "Plan": self._answer_plan,
             "Send": self._answer_send,
             "Stats": self._answer_stats,
@@ -81,6 +93,18 @@ class UnaryCalls:
         if request.protocol < PROTOCOL_VERSION:
             raise Unsupported(f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the client")
         return self._hello
+
+    def _answer_list(self, request: ListDestinationsRequest, context: grpc.ServicerContext) -> ListDestinationsResponse:
+        # In pages: ten thousand destinations at once would keep everybody else waiting for a second.
+        response = ListDestinationsResponse()
+        after = ""
+        while context.is_active():
+            page = self._engine.answer(ListPage(request.prefix, after, _PAGE_DESTINATIONS))
+            response.MergeFrom(page)
+            if len(page.destinations) < _PAGE_DESTINATIONS:
+                break
+            after = page.destinations[-1].name
+        return response
 
     def _answer_stats(self, request: StatsRequest, context: grpc.ServicerContext) -> StatsResponse:
         stats: StatsResponse = self._engine.answer(request)
