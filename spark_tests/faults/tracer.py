@@ -92,9 +92,10 @@ class Tracer:
 
     def _is_attached(self) -> bool:
         assert self._process is not None
-        # A process that ends at the very first call takes strace with it.
         if self._process.poll() is not None:
-            return bool(self.log.hits)
+            # It ends with the process, which may have been at the very first call.
+            assert _has_ended(self._pid), f"strace ended with exit code {self._process.returncode}, and process {self._pid} did not"
+            return True
         return all(_tracer_of(task) == self._process.pid for task in pathlib.Path(f"/proc/{self._pid}/task").iterdir())
 
 
@@ -127,6 +128,14 @@ def why_no_tracer() -> str:
             return f"strace may not attach to a process: {error}"
         finally:
             process.kill()
+
+
+def _has_ended(pid: int) -> bool:
+    """Also where nobody has asked for its exit code yet."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def _tracer_of(task: pathlib.Path) -> int:
