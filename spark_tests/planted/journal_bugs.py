@@ -10,6 +10,7 @@ from mq_broker.journal.recovery import TurnReader
 from mq_broker.journal.segments import Segments
 from spark_tests.planted.mutation import Bug, Change
 
+# No single one of these lets a stale turn pass: its place, its number and the chain of trailers each tell it from the right one.
 _NO_PLACE: Final = Change(frames.decode, "if (at_segment, at_position) != (segment, position):", "if False:")
 _NO_CHAIN: Final = Change(
     TurnReader._read_turn,
@@ -116,6 +117,7 @@ READING: Final = (
             ),
         ),
         "rot",
+        is_rare=True,
     ),
     Bug(
         "stale frames of a recycled file",
@@ -232,8 +234,8 @@ READING: Final = (
         "rot",
     ),
     Bug(
-        "the segment of a cut turn stays",
-        "what was torn at a roll is still there when the journal goes on elsewhere",
+        "stale turns stay reachable where generations meet",
+        "the segment of a turn that was cut is not given back: what is in it stands where the next generation is looked for",
         (Change(Journal._give_back_unused, "if segment.number > self._position.segment:", "if False:"),),
         "journal lives",
     ),

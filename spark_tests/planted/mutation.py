@@ -37,12 +37,14 @@ class Bug:
         wrong: what the product does now, in one line.
         changes: of its text.
         run: name of the run that should catch it.
+        is_rare: it takes many histories; only `make bugs` plants it.
     """
 
     name: str
     wrong: str
     changes: tuple[Change, ...]
     run: str
+    is_rare: bool = False
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:

@@ -15,12 +15,14 @@ SOURCE: Final = (
         "who asks again gets other rows under a new boundary, although some were read",
         (Change(planning.plan, "if later.number > through and later.read_by_run:", "if False:"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "an assignment answered before it is durable",
         "a query learns of its plan while that is in the turn in hand",
         _early("type(command).__name__ == 'PlanRequest'"),
         "simulation",
+        is_rare=True,
     ),
     Bug(
         "a range's readers are not written down",
@@ -150,12 +152,14 @@ SINK: Final = (
         "a checkpoint older than the queue is told that its batch was committed",
         (Change(staging._committed_before, "if request.version < marker.version:", "if False:"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "a batch of another size is swallowed",
         "the rows of a batch that was committed with others vanish in silence",
         (Change(staging._committed_before, "if request.rows != marker.rows and not request.keep_mismatch:", "if False:"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "a commit takes what its writers did not count",
@@ -177,6 +181,7 @@ SINK: Final = (
         "an older attempt may stage on",
         (Change(staging._open_set, "if staged.epoch < newest:", "if False:"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "a takeover does not fence the sink",

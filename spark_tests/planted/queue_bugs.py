@@ -56,6 +56,7 @@ RECEIPTS: Final = (
         "whoever sends again is told 'stored' while the original is in the turn in hand",
         _early("type(reply).__name__ == 'Receipt' and reply.duplicates"),
         "simulation",
+        is_rare=True,
     ),
     Bug(
         "an acknowledgement answered before the sync",
@@ -180,6 +181,7 @@ DELIVERIES: Final = (
         "where a delivery ends in the middle of a lane, the next row goes with neither half",
         (Change(Selection.slice, "low, high = max(start - at, 0),", "low, high = max(start - at + (0 < start - at < size - 1), 0),"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "lowest priority first",

@@ -145,7 +145,7 @@ def _crash_states(seed: int) -> Finding | None:
 
 
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
-SIMULATION: Final = Run("simulation", _simulation, 150)
+SIMULATION: Final = Run("simulation", _simulation, 1500)
 MODEL: Final = Run("model", _model, 100)
 CRASH_STATES: Final = Run("crash states", _crash_states, 2000)
 ROT: Final = Run("rot", _rot, 400)

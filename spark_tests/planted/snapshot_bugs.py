@@ -81,6 +81,7 @@ CONTENT: Final = (
         "what changed before a snapshot that found the disk full is in none of those that follow",
         (Change(Housekeeping._complete, "broker.state.dirty |= writing.dirty", "pass"),),
         "simulation",
+        is_rare=True,
     ),
     Bug(
         "audit not restored",
@@ -141,6 +142,7 @@ CONTENT: Final = (
         "after a start from a snapshot a frame whose survivors were moved counts as whole",
         (Change(snapshot._restore_rows, "{f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}", "{}"),),
         "simulation",
+        is_rare=True,
     ),
 )
 
@@ -150,12 +152,14 @@ SPACE: Final = (
         "a view that is being read does not keep its segments",
         (Change(space.reclaimable, "if segment not in live and segment not in state.pins", "if segment not in live"),),
         "simulation",
+        is_rare=True,
     ),
     Bug(
         "a segment with staged rows is recycled",
         "only frames of the log count as live",
         (Change(space.live_segments, "for held in state.staged.values()", "for held in ()"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "the cleaner drops what plans hold",
