@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.skipif(bool(why_
 def _injection(rng: random.Random) -> Injection:
     calls = rng.choice(_FATAL) if rng.random() < 0.7 else _OTHERS
     fault = rng.choice(["error=EIO", "error=EIO", "error=ENOSPC", _KILL])
-    nth = rng.randint(1, 3) if calls in (("fsync",), _OTHERS) else int(2 ** rng.uniform(0, 7))
+    nth = rng.randint(1, 2) if calls in (("fsync",), _OTHERS) else int(2 ** rng.uniform(0, 5.5))
     # As often as not the failure stays: an operating system may also report it once only, and claim success from then on.
     return Injection(calls, fault, f"{nth}{rng.choice(['', '+'])}")
 
