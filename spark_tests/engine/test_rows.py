@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Publish, RowsView
+from mq_broker.core.log import FRAME, FrameIndex
 from mq_broker.core.selection import Selection
 from mq_broker.engine.rows import RowReader, pieces
 from mq_wire import envelope
@@ -107,9 +109,7 @@ def test_columns_that_only_some_rows_have_do_not_make_a_batch_too_large() -> Non
     schema = envelope.schema_of(envelope.ALL_COLUMNS & ~envelope.NOT_YET & ~envelope.PRIORITY)
     wide = pa.RecordBatch.from_arrays([pa.array([b"v"] if f.name == "value" else [None], f.type) for f in schema], schema=schema)
     records = envelope.encode(wide)
-    header = PublishHeader(
-        destination="q", producer_id=WHO[0], first_sequence=100_000, rows=1, columns=envelope.columns_of(schema)
-    )
+    header = PublishHeader(destination="q", producer_id=WHO[0], first_sequence=100_000, rows=1, columns=envelope.columns_of(schema))
     stored.world.handle(Publish(header, records, zlib.crc32(records), 4))
     batches = [*stored.reader.read(stored.view({4: [*range(100_001)]}))]
     assert max(records.size for _, records in batches) <= RECORDS_BYTES_MAX
@@ -140,3 +140,23 @@ def test_pieces_are_the_rows_of_each_frame(spans: list[int], data: st.DataObject
         assert inside.max() < spans[piece.frame]
         found += offsets.tolist()
     assert found == wanted
+
+
+def test_a_scattered_view_is_spelled_out_in_parts() -> None:
+    """Whoever asks for millions of scattered rows and does not read them must not hold their offsets in the broker's memory."""
+    frames = np.zeros(1000, FRAME)
+    frames["base"], frames["span"] = np.arange(1000, dtype=np.uint64) * 8192, 8192
+    index = FrameIndex(frames["base"].copy(), frames, [""], {})
+    offsets = BitMap64(np.arange(0, 8192 * 1000, 2, dtype=np.uint64))
+    found = pieces(index, 4, offsets)
+    first = next(found)
+    tracemalloc.start()
+    try:
+        second = next(found)
+        rest = sum(piece.rows for piece in found)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert first.rows + second.rows + rest == len(offsets)
+    assert second.indices is not None
+    assert peak_bytes < 12 << 20

@@ -29,6 +29,8 @@ from mq_wire.v1.common_pb2 import RowsHeader
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
 #: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
 _NULL_BYTES: Final = 9
+#: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not read.
+_WINDOW_ROWS: Final = 1 << 19
 #: Frames that stay decoded; they are views of mapped segments and take no memory of their own.
 _DECODED_FRAMES: Final = 128
 
@@ -51,19 +53,22 @@ def pieces(index: FrameIndex, priority: int, offsets: BitMap64) -> Iterator[Piec
     low, high = offsets.min(), offsets.max()
     first, counts = index.rows_per_frame(offsets)
     contiguous = high - low + 1 == len(offsets)
-    positions = None if contiguous else offsets_array(offsets)
+    window, window_at = np.zeros(0, np.int64), 0
     at = 0
     for frame, rows in enumerate(counts.tolist(), first):
         if not rows:
             continue
         base = int(index.bases[frame])
         kept = index.sparse.get(base)
-        if positions is None and kept is None:
+        if contiguous and kept is None:
             start = low + at - base
             yield Piece(frame, priority, rows, start, None, None, low + at)
         else:
-            window = np.arange(low + at, low + at + rows) if positions is None else positions[at : at + rows]
-            yield _scattered(frame, priority, base, window, kept)
+            if at + rows > window_at + len(window):
+                end = base + max(int(index.frames[frame]["span"]), _WINDOW_ROWS)
+                window = np.arange(low + at, low + at + rows) if contiguous else offsets_array(offsets & range_bitmap(max(base, low), end))
+                window_at = at
+            yield _scattered(frame, priority, base, window[at - window_at : at - window_at + rows], kept)
         at += rows
 
 
