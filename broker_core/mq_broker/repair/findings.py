@@ -21,7 +21,8 @@ class Finding:
         file: its name, without the folder.
         position: in bytes; 0 where the file as a whole is meant.
         what: is wrong there.
-        lost: rows that nobody has acknowledged and whose bytes are damaged or gone.
+        lost: rows that somebody could still get, and whose bytes are damaged or gone; an acknowledged range that is kept for its
+            checkpoint counts too.
         state: what else is lost; "" = nothing.
         turns: first and last of those whose decisions are not known; the last is 0 where that is not known either.
     """
