@@ -16,6 +16,7 @@ from pyspark_mq import Producer
 from pyspark_mq.connection import Connection
 from spark_tests.crash.actor import World
 from spark_tests.crash.receivers import drain
+from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
 from spark_tests.oracle.marked import Ids, ids_of, values_of
 from spark_tests.spark_crash.drivers import CONF, Driver
@@ -118,6 +119,10 @@ class Pipeline:
             stats = self.world.stats(queue)
             assert (stats.depth_rows, stats.assigned_rows) == (0, 0), f"{queue}: {stats}"
         return report
+
+    def forget(self) -> None:
+        """Begins a new history, where the old one is known to be wrong and nothing is under way."""
+        self.world.history = History()
 
     # -- drivers ---------------------------------------------------------------------------------------------------------
 

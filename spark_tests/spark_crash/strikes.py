@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections import Counter
 from typing import Final
 
-from spark_tests.spark_crash.pipeline import BATCH_ROWS, PATIENCE_S, Pipeline
+from mq_wire.v1 import produce_pb2
+from pyspark_mq.connection import Connection
+from spark_tests.spark_crash.pipeline import BATCH_ROWS, PATIENCE_S, TARGET, Pipeline
 from spark_tests.spark_crash.processes import kill
 from spark_tests.spark_crash.steps import STAGE, STEPS, Step
 from spark_tests.support.waiting import wait_until
@@ -82,6 +85,22 @@ def overtake_driver(pipeline: Pipeline, step: Step) -> None:
     old.kill()
     pipeline.feed(BATCH_ROWS)
     pipeline.wait_until_crossed(f"driver replaced: {step}")
+
+
+def double_batch(pipeline: Pipeline) -> None:
+    """Makes the broker forget that it has committed a batch, before Spark knows of it: the batch is there twice."""
+    step = STEPS[-1]
+    stop = pipeline.stop_at(step)
+    pipeline.feed_one_batch()
+    pipeline.reach(stop, step)
+    query_id = json.loads((pipeline.checkpoint / "metadata").read_text())["id"]
+    with Connection(pipeline.broker.address) as connection:
+        connection.call("ForgetMarker", produce_pb2.ForgetMarkerRequest(owner=f"query:{query_id}", target=TARGET))
+    pid = pipeline.process(step.caller, stop, step)
+    assert pid is not None
+    kill(pid)
+    stop.cut()
+    pipeline.wait_until_crossed("a batch committed twice")
 
 
 def failing_tasks(pipeline: Pipeline, trouble: pathlib.Path, batches: int) -> Counter[str]:

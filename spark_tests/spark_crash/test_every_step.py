@@ -12,6 +12,7 @@ from spark_tests.spark_crash.pipeline import Pipeline
 from spark_tests.spark_crash.steps import OPEN, STEPS, Step
 from spark_tests.spark_crash.storm import Storm
 from spark_tests.spark_crash.strikes import (
+    double_batch,
     failing_tasks,
     late_writer,
     overtake_driver,
@@ -91,6 +92,13 @@ def test_tasks_that_fail_on_their_first_attempts(pipeline: Pipeline, trouble: pa
     assert len(pipeline.driver.failures()) == failed, "a query outlives its tasks, where Spark may try again"
     assert sum(places.values()) > 3, places
     judged(pipeline)
+
+
+def test_a_batch_that_is_there_twice_rings_the_alarm(pipeline: Pipeline) -> None:
+    double_batch(pipeline)
+    with pytest.raises(AssertionError, match="duplicated: stored at two places: 40"):
+        pipeline.judge()
+    pipeline.forget()
 
 
 def test_random_kills_around_one_driver(pipeline: Pipeline) -> None:
