@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Final, cast
 
 import grpc
@@ -137,7 +137,7 @@ class Boundary:
     def close(self) -> None:
         self.engine.stop()
 
-    def feed(self, method: str, *messages: bytes) -> Iterator[tuple[str, str, Any]]:
+    def feed(self, method: str, *messages: bytes) -> Generator[tuple[str, str, Any], None, None]:
         """Calls a method with serialised requests; yields (code, message, answer) of each answer. Code is "" where it is none of error."""
         handler: Any = self._handlers[method]
         context = Context()

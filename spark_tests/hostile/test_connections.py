@@ -1,6 +1,6 @@
 """A real broker over real sockets, with a client that behaves beside those that do not: it is served all the time, and quickly.
 
-MQ_FUZZ_INPUTS says how many damaged calls of each method are made (20,000 gives the short run).
+MQ_FUZZ_INPUTS says how many damaged calls of each method are made (12,000 gives the short run).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from spark_tests.hostile.witness import Witness
 from spark_tests.rpc.client import Wire, error_code
 from spark_tests.support.waiting import wait_until
 
-INPUTS: Final = int(os.environ.get("MQ_FUZZ_INPUTS", "20000"))
+pytestmark = pytest.mark.slow
+
+INPUTS: Final = int(os.environ.get("MQ_FUZZ_INPUTS", "12000"))
 #: Memory of the broker, whatever is done to it.
 RSS_ANON_BYTES_MAX: Final = 700 << 20
 #: Rounds of the witness while an attack lasts.
@@ -112,7 +114,7 @@ def garbage(rng: random.Random) -> bytes:
 
 
 def test_bytes_that_are_no_grpc(siege: Siege, rng: random.Random) -> None:
-    for _ in range(max(200, INPUTS // 500)):
+    for _ in range(max(200, INPUTS // 100)):
         with http2.connected(siege.port) as link:
             http2.sent(link, garbage(rng))
     siege.check()

@@ -1,6 +1,6 @@
 """Damaged requests of every method: no process dies, hangs or grows, nothing is answered as a bug, and what is accepted can be read.
 
-MQ_FUZZ_INPUTS says how many (20,000); the printed seed repeats every one of them.
+MQ_FUZZ_INPUTS says how many (12,000); the printed seed repeats every one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mq_wire.service import METHODS
 from spark_tests.hostile import replies
 from spark_tests.support.seeds import session_seed
 
-INPUTS: Final = int(os.environ.get("MQ_FUZZ_INPUTS", "20000"))
+INPUTS: Final = int(os.environ.get("MQ_FUZZ_INPUTS", "12000"))
 _CHUNK_INPUTS: Final = 1000
 #: Chunks of one process: its memory is measured against what one chunk may take.
 _CHUNKS_PER_PROCESS: Final = 50
@@ -123,12 +123,12 @@ def test_damaged_requests_harm_nobody(tmp_path: pathlib.Path) -> None:
     assert {name.split(" ")[0] for name in tally.counts} == {*METHODS, *replies.METHODS}
     assert {name.split(" ")[1] for name in tally.counts} <= {"OK", *(error.code for error in TABLE)}
     assert tally.read_rows > INPUTS // 20
-    assert len(tally.kinds) > 200
+    assert len(tally.kinds) > 150
 
 
 def test_an_input_that_ends_the_process_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQ_FUZZ_CANARY", "5")
-    process = run(0, 1, 16, tmp_path / "journal")
+    monkeypatch.setenv("MQ_FUZZ_CANARY", "1")
+    process = run(0, 1, 4, tmp_path / "journal")
     assert process.returncode == -signal.SIGSEGV
     assert [json.loads(line) for line in (tmp_path / "journal").read_text(encoding="utf-8").splitlines()] == [{"begins": 0}]
-    assert place_of_death(process, 0, 16, tmp_path).startswith("chunk 0 input 5 ended the process with SIGSEGV")
+    assert place_of_death(process, 0, 4, tmp_path).startswith("chunk 0 input 1 ended the process with SIGSEGV")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from mq_broker.core.commands import Settings
+from mq_broker.rpc import server
 from mq_broker.rpc.unary import rss_anon_bytes
 from mq_wire import framing
 from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_BYTES_MAX
@@ -235,4 +236,22 @@ def test_a_list_of_thousands_keeps_nobody_waiting() -> None:
     assert [destination.name for destination in listed.destinations] == sorted(f"a.{number}" for number in range(1, 1200, 2))
     assert sum(pages) == 600
     assert max(pages) <= 250
+    boundary.close()
+
+
+def test_large_answers_that_nobody_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LARGE_ANSWER_BYTES", 100)
+    monkeypatch.setattr(server, "_LARGE_ANSWERS_BYTES_MAX", 3000)
+    boundary = Boundary(lambda error: None, Settings(default_partitions=1))
+    for number in range(20):
+        next(boundary.feed("CreateDestination", admin_pb2.CreateDestinationRequest(name=f"q{number}").SerializeToString()))
+    # A call that was answered, and whose client is still there, has not read its answer.
+    calls = [boundary.feed("ListDestinations", b"") for _ in range(6)]
+    codes = [next(call)[0] for call in calls]
+    assert codes[0] == ""
+    assert codes[-1] == "BUSY"
+    assert next(boundary.feed("Stats", b""))[0] == ""
+    for call in calls:
+        call.close()
+    assert next(boundary.feed("ListDestinations", b""))[0] == ""
     boundary.close()

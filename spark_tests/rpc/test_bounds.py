@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import grpc
 import pytest
 
-from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
 from mq_wire.errors import BrokerUnavailable, Busy
 from spark_tests.support.waiting import wait_until
 
@@ -60,3 +61,55 @@ def test_streams_are_counted_and_told() -> None:
         pass
     with streams.told_to_stop(lambda: told.append("late")):
         assert wait_until(lambda: told == ["stop", "late"])
+
+
+def test_what_may_not_wait_is_told_at_once() -> None:
+    budget = Budget(10)
+    assert budget.try_take(7)
+    assert not budget.try_take(4)
+    assert budget.try_take(3)
+    budget.give(10)
+    assert budget.try_take(25)  # alone
+    assert not budget.try_take(1)
+
+
+class SilentCall:
+    """A call whose request comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.cancelled = False
+
+    def __next__(self) -> bytes:
+        self.arrived.wait(10)
+        if self.cancelled:
+            raise grpc.RpcError
+        return b"request"
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.arrived.set()
+
+
+def test_the_call_that_was_silent_for_longest_goes_first() -> None:
+    first, results = FirstRequests(2), dict[int, object]()
+    calls = [SilentCall() for _ in range(4)]
+
+    def ask(number: int) -> None:
+        try:
+            results[number] = first.of(calls[number], calls[number])  # type: ignore[arg-type]
+        except grpc.RpcError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda: first.silent == min(number + 1, 2))  # noqa: B023 - asked at once
+    wait_until(lambda: len(results) == 2)
+    assert [call.cancelled for call in calls] == [True, True, False, False]
+    calls[2].arrived.set()
+    calls[3].arrived.set()
+    for thread in threads:
+        thread.join(10)
+    assert (results[2], results[3]) == (b"request", b"request")
+    assert first.silent == 0

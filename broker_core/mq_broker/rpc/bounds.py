@@ -69,6 +69,11 @@ class FirstRequests:
         self._silent: dict[grpc.ServicerContext, None] = {}
         self._lock = threading.Lock()
 
+    @property
+    def silent(self) -> int:
+        """How many there are."""
+        return len(self._silent)
+
     def of(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
         """Returns the first request of a call; None where its client ended it without.
 
