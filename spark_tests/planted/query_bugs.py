@@ -21,8 +21,7 @@ SOURCE: Final = (
         "an assignment answered before it is durable",
         "a query learns of its plan while that is in the turn in hand",
         _early("type(command).__name__ == 'PlanRequest'"),
-        "simulation",
-        is_rare=True,
+        "promises",
     ),
     Bug(
         "a range's readers are not written down",

@@ -49,14 +49,13 @@ RECEIPTS: Final = (
         "a receipt before the sync",
         "a producer has its receipt as soon as its batch is in the turn in hand",
         _early("type(reply).__name__ == 'Receipt' and not reply.duplicates"),
-        "simulation",
+        "promises",
     ),
     Bug(
         "a duplicate's receipt before the sync",
         "whoever sends again is told 'stored' while the original is in the turn in hand",
         _early("type(reply).__name__ == 'Receipt' and reply.duplicates"),
-        "simulation",
-        is_rare=True,
+        "promises",
     ),
     Bug(
         "an acknowledgement answered before the sync",

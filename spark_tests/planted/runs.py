@@ -20,6 +20,7 @@ from mq_wire.errors import MqError
 from spark_tests.engine.test_recovery import DiskMachine
 from spark_tests.journal.test_crash import live_long, prepared
 from spark_tests.planted.crash_states import crash_states
+from spark_tests.planted.promises import Promises
 from spark_tests.planted.rot import rot
 from spark_tests.simulation.simulation import simulate
 from spark_tests.support.seeds import seeded
@@ -144,9 +145,16 @@ def _crash_states(seed: int) -> Finding | None:
     return None
 
 
+def _promises(seed: int) -> Finding | None:
+    """What an engine answers holds from the moment when the answer leaves, also where a request comes twice in one turn."""
+    report = Promises(seed).run()
+    return Finding(", ".join(report.wrong), str(report)) if report.wrong else None
+
+
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 1500)
 MODEL: Final = Run("model", _model, 100)
 CRASH_STATES: Final = Run("crash states", _crash_states, 2000)
+PROMISES: Final = Run("promises", _promises, 500)
 ROT: Final = Run("rot", _rot, 400)
-RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, CRASH_STATES, SIMULATION, MODEL, ROT)}
+RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
