@@ -1,17 +1,19 @@
-"""Numbers after a repair that lost decisions: none is given twice, and who remembers a lost one is told so."""
+"""What must never begin anew: numbers after a repair that lost decisions, and a journal whose identity says there is none yet."""
 
 from __future__ import annotations
 
 import pytest
 
 from mq_broker.core.commands import HoldRun
+from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader
+from mq_broker.journal.settings import TINY
 from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import Folders, repair
 from mq_broker.testing.memory_disk import MemoryDisk
-from mq_wire.errors import OffsetsUnknown
+from mq_wire.errors import DataDirectoryUnusable, OffsetsUnknown
 from spark_tests.core.worlds import CLUSTER
-from spark_tests.damage.small import SETTINGS, DiskScene, Opened
+from spark_tests.damage.small import SETTINGS, DiskScene, Opened, small
 from spark_tests.engine.worlds import JOURNAL
 
 
@@ -58,3 +60,12 @@ def test_a_lost_plan_is_not_made_again_under_its_numbers() -> None:
     assert min(third.end.next.values()) > max(second.values()), "its numbers belong to nobody else"
     rows = resumed.read(first, dict(third.end.next))
     assert {(row.partition, row.offset) for row in rows} == {(0, 2), (0, 3), (1, 0)}, "its rows come again"
+
+
+def test_a_first_start_over_what_is_there_is_refused() -> None:
+    """An identity from before the first start was over: the journal would be made anew, and everything in it removed."""
+    disks = small().directory.disks()
+    before = [disk.steps for disk in disks]
+    with pytest.raises(DataDirectoryUnusable, match="never finished"):
+        recover(*disks, CLUSTER, JOURNAL, SETTINGS, TINY, created=False)
+    assert [disk.steps for disk in disks] == before

@@ -18,6 +18,7 @@ from mq_broker.journal.disk import Disk
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.journal.snapshots import SnapshotStore
+from mq_wire.errors import DataDirectoryUnusable
 
 
 def open_engine(
@@ -64,6 +65,11 @@ def recover(
     """Returns core, journal and housekeeping as the disks have them; `created` tells whether there is a journal yet."""
     store = SnapshotStore(snapshot_disk, journal_id)
     if not created:
+        if store.position() is not None or sum(name.startswith("segment-") for name in journal_disk.list_names()) > 1:
+            raise DataDirectoryUnusable(
+                "the identity says that the first start was never finished, but there are snapshots or segments of later ones: all that would "
+                "be removed. Restore the identity file from a copy; nothing was changed"
+            )
         journal = Journal.create(journal_disk, journal_settings, journal_id)
         broker = Broker(cluster_id, settings, journal, new_id)
         return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, aside=aside)
