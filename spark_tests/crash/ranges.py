@@ -55,6 +55,7 @@ class RangeReader(Actor):
         self._read: dict[tuple[object, ...], Rows] = {}  # complete and not confirmed yet
         self._connection: Connection | None = None
         self._held: Run | None = None
+        self._is_numbered = False
         self._zombie: tuple[Connection, Run] | None = None  # an older start of this program that does not know it yet
         self._is_idle = False
 
@@ -190,12 +191,14 @@ class RangeReader(Actor):
     def _end_program(self) -> None:
         """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the same."""
         if self._held is not None and self._connection is not None:
-            if self._zombie is None and self.rng.random() < 0.3:
+            # One that ends before it has its number would get one later than the next start: it would not be the older one.
+            if self._zombie is None and self._is_numbered and self.rng.random() < 0.3:
                 self._zombie = self._connection, self._held
             else:
                 self._held.close()
                 self._connection.close()
         self._held = self._connection = None
+        self._is_numbered = False
 
     def _wake_zombie(self, request: subscribe_pb2.OpenRangeRequest) -> None:
         """The older start goes on with the batch that the newer one has in hand: it must learn that it was replaced."""
@@ -224,6 +227,7 @@ class RangeReader(Actor):
         who = subscribe_pb2.ConsumerRef()
         who.CopyFrom(self._checkpoint.who)
         who.run = self._held.number()
+        self._is_numbered = True
         return who
 
     def _call(self, method: str, request: object) -> Any:
