@@ -17,7 +17,7 @@ from spark_tests.engine.worlds import JOURNAL, DiskWorld
 
 _SETTINGS = Settings(default_partitions=2)
 #: Ways in which one crash may leave the disks, that are tried.
-_OUTCOMES = 6
+_OUTCOMES = 12
 
 
 class CrashScene(Scene, DiskWorld):
@@ -43,7 +43,7 @@ def crash_states(seed: int) -> None:
     """One crash, in several outcomes. Raises what is wrong."""
     rng = random.Random(seed)
     scene = CrashScene(rng.choice([512, 2048, 8192]))
-    left = rng.randint(1, 120)
+    left = rng.randint(1, rng.choice([40, 120]))
 
     def hook(kind: str, name: str, _: int) -> None:
         nonlocal left

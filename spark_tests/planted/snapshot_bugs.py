@@ -30,6 +30,7 @@ FILES: Final = (
         "the manifest's name may be durable before that of the pack it names",
         (Change(SnapshotStore._write_pack, "self._disk.sync_directory()", "pass"),),
         "crash states",
+        is_rare=True,
     ),
     Bug(
         "the sweep takes a pack that the older snapshot needs",
