@@ -143,6 +143,21 @@ def test_after_a_fall_back_the_next_snapshot_builds_on_the_older() -> None:
     assert again.older_position() == at(1)
 
 
+def test_a_manifest_that_comes_back_without_its_pack_is_not_the_older_one() -> None:
+    """It would have segments given back that the one which really is the older one needs."""
+    disk = MemoryDisk()
+    store = SnapshotStore(disk, UUID_1)
+    store.write(at(1), [("a", b"1")])
+    store.write(at(2), [("a", b"2")])
+    manifest = disk.open("manifest-0000000002.mqm").read_at(0, 1 << 20)
+    disk.flip("pack-0000000002.mqk", 130)
+    store = SnapshotStore(disk, UUID_1)
+    store.write(at(3), [("a", b"3")])
+    disk.create("manifest-0000000002.mqm").write_at([manifest], 0)  # its removal was lost in a power cut, that of its pack was not
+    store = SnapshotStore(disk, UUID_1)
+    assert (store.position(), store.older_position()) == (at(3), at(1))
+
+
 def test_no_whole_snapshot_is_damage_and_no_new_beginning() -> None:
     disk = MemoryDisk()
     store = SnapshotStore(disk, UUID_1)

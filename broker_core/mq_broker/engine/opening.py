@@ -67,8 +67,8 @@ def recover(
     if not created:
         if store.position() is not None or sum(name.startswith("segment-") for name in journal_disk.list_names()) > 1:
             raise DataDirectoryUnusable(
-                "the identity says that the first start was never finished, but there are snapshots or segments of later ones, and they would "
-                "be removed. Restore the identity file from a copy; nothing was changed"
+                "the identity says that the first start was never finished, but there are snapshots or segments of later ones, which it "
+                "would remove. Restore the identity file from a copy; nothing was changed"
             )
         journal = Journal.create(journal_disk, journal_settings, journal_id)
         broker = Broker(cluster_id, settings, journal, new_id)

@@ -83,7 +83,10 @@ class SnapshotStore:
         self._find()
 
     def _find(self) -> None:
-        """Reads the manifests, newest first, and checks every part of the newest that is whole."""
+        """Takes the two newest snapshots that are whole, each part of them checked.
+
+        Also of the older one: what it needs of the journal is all that is kept. A manifest without its pack may have come back in a crash.
+        """
         for name in self._disk.list_names():
             kind, _, rest = name.partition("-")
             if kind in ("manifest", "pack") and rest[:10].isdecimal():
@@ -91,7 +94,7 @@ class SnapshotStore:
         for number in self._numbers("manifest-", ".mqm")[::-1]:
             try:
                 manifest = self._read_manifest(number)
-                if not self._kept:
+                if len(self._kept) < 2:
                     self._check_parts(manifest)
             except JournalDamaged as error:
                 self.damaged.append(str(error))
