@@ -153,7 +153,7 @@ def _promises(seed: int) -> Finding | None:
 
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 1500)
-MODEL: Final = Run("model", _model, 100)
+MODEL: Final = Run("model", _model, 200)
 CRASH_STATES: Final = Run("crash states", _crash_states, 8000)
 PROMISES: Final = Run("promises", _promises, 500)
 ROT: Final = Run("rot", _rot, 400)
