@@ -15,7 +15,7 @@ from spark_tests.core.worlds import CLUSTER
 from spark_tests.damage.small import SETTINGS, DiskScene, Opened, Work
 from spark_tests.engine.worlds import JOURNAL
 
-#: How many times the work is done, with other remains of each step; 0 = once, looking at every eighth step.
+#: How many times the work is done, with other remains of each step; 0 = once, looking at every twelfth step.
 ROUNDS = int(os.environ.get("MQ_POWER_STEPS_ROUNDS", "0"))
 
 pytestmark = [pytest.mark.damage, pytest.mark.timeout(24 * 3600 if ROUNDS else 300)]
@@ -56,7 +56,7 @@ class Watched(DiskScene):
 
 def test_at_every_step(rng: random.Random) -> None:
     for _ in range(max(ROUNDS, 1)):
-        scene = Watched(rng, 1.0 if ROUNDS else 0.12)
+        scene = Watched(rng, 1.0 if ROUNDS else 0.08)
         work = Work(scene)
         work.fill()
         work.every_kind(0)
@@ -67,4 +67,4 @@ def test_at_every_step(rng: random.Random) -> None:
         work.every_kind(1)
         scene.keep_house()
         scene.take_snapshot()
-        assert scene.looked > 40
+        assert scene.looked > 25

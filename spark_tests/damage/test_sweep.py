@@ -16,7 +16,7 @@ from spark_tests.damage.small import small
 
 #: Every so-many-th byte; 0 = a sample of each file.
 STEP = int(os.environ.get("MQ_DAMAGE_STEP", "0"))
-SAMPLE = 120
+SAMPLE = 90
 
 pytestmark = [pytest.mark.damage, pytest.mark.timeout(24 * 3600 if STEP else 300)]
 
