@@ -30,7 +30,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit plain spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,20 +62,25 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@$(DEMO_VENV)/bin/python -m uv pip install --quiet --python $(DEMO_VENV)/bin/python --reinstall-package pyspark-mq "$$(ls dist/demo/*.whl)[broker,spark]" rich
 	@touch $@
 
+# Half of their time most tests wait for processes, disks and clocks: two halves side by side take little more than one.
 test: check  ## all tests, with lint and types: what .ci/run calls
 	@$(NEEDS_JAVA)
-	$(PYTEST) -q
+	@echo "the tests with Spark beside those without; each half reports when it is done, in ten to fifteen minutes"
+	@$(MAKE) --no-print-directory -j2 --output-sync=target spark plain
 
 check: setup  ## lint, types, generated stubs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 
-unit: setup  ## the tests that need no JVM
+unit: setup  ## the quick ones of the tests that need no JVM
 	$(PYTEST) -q -m 'not spark and not slow'
 
+plain: setup  ## the tests that need no JVM
+	$(PYTEST) -q --durations=10 -m 'not spark'
+
 spark: setup  ## the tests that run Spark
-	$(PYTEST) -q -m spark
+	$(PYTEST) -q --durations=10 -m spark
 
 simulate: setup  ## a whole broker in SEEDS (200) random schedules of OPERATIONS (1000); SEED=17 repeats one and shows what happens
 	$(BIN)/python -m spark_tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST)) --operations $(OPERATIONS)
