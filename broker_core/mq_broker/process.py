@@ -6,7 +6,6 @@ It ends for one of three reasons only: it is told to, it cannot start, or its st
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import sys
 import threading
@@ -33,7 +32,8 @@ class BrokerProcess:
     def __init__(self, config: BrokerConfig, version: str) -> None:
         self._config = config
         self._version = version
-        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put is safe in signal handlers
+        self._told, self._tell = os.pipe()
+        os.set_blocking(self._tell, False)
         self._ready = False
 
     def run(self, *, stop_with_stdin: bool = False) -> int:
@@ -42,6 +42,9 @@ class BrokerProcess:
         Raises:
             MqError: it could not start, with the reason.
         """
+        # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may be never where the signal
+        # arrives in the moment before that thread goes to sleep.
+        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         if stop_with_stdin:
@@ -57,7 +60,7 @@ class BrokerProcess:
                 self._ready = True
                 sys.stdout.write(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})\n")
                 sys.stdout.flush()
-                self._told.get()
+                os.read(self._told, 1)
             finally:
                 server.stop()
                 engine.stop()
@@ -66,13 +69,12 @@ class BrokerProcess:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ready:
             raise SystemExit(0)  # recovery may be left at any moment
-        self._told.put(None)
 
     def _watch_stdin(self) -> None:
         # Not through sys.stdin: a daemon thread in its buffer would be an error at the end of the interpreter.
         while os.read(0, 4096):
             pass
-        self._told.put(None)
+        os.write(self._tell, b"\0")
 
 
 def _die(error: BaseException) -> None:

@@ -359,7 +359,7 @@ def test_another_broker_behind_the_same_address_is_refused(tmp_path_factory: pyt
 def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
     module_broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Connection(module_broker.address) as connection, Producer(queue=queue, connection=connection) as producer:
+    with Connection(module_broker.address) as connection, Producer(queue=queue, connection=connection, linger_ms=500) as producer:
         publishing, call, others = producer._publishing, connection.call, []
 
         def call_beside_a_stream(method: str, *arguments: object, **options: float | None) -> object:
