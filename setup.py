@@ -40,7 +40,7 @@ setup(
     package_dir={name: f"{root}/{name}" for name, root in ROOTS.items()},
     package_data={"": ["py.typed", "*.pyi", "*.proto"]},
     # The floors are no higher than those of pyspark[connect], so that both fit into one environment.
-    install_requires=["grpcio>=1.76.0", "protobuf>=6.31.1", "pyarrow>=18.0.0", "numpy>=1.23.2"],
+    install_requires=["grpcio>=1.76.0", "protobuf>=6.31.1", "pyarrow>=18.0.0", "numpy>=1.23.2", "isal>=1.7.0"],
     extras_require={
         "broker": ["pyroaring>=1.0.0", "grpcio-health-checking>=1.76.0", "grpcio-reflection>=1.76.0"],
         "spark": ["pyspark>=4.2"],

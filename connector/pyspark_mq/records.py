@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mq_wire import envelope
+from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, LimitExceeded, Unsupported
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RESERVED_HEADER_PREFIX
 from pyspark_mq.partitioner import partitions_of
@@ -248,7 +248,7 @@ def to_piece(batch: pa.RecordBatch, priority_plus_one: int) -> Piece:
     if dropped:
         batch = batch.select([name for name in batch.schema.names if name not in dropped])
     records = envelope.encode(batch)
-    return Piece(batch.num_rows, envelope.columns_of(batch.schema), priority_plus_one, records, zlib.crc32(records))
+    return Piece(batch.num_rows, envelope.columns_of(batch.schema), priority_plus_one, records, crc32(records))
 
 
 def by_partition(records: Records) -> Iterator[tuple[int, NDArray[np.int64] | None, pa.RecordBatch]]:

@@ -85,19 +85,19 @@ READING: Final = (
     Bug(
         "no checksum of headers",
         "a torn header counts if its fields look right",
-        (Change(frames.decode, "if zlib.crc32(header, zlib.crc32(view[position : position + _PREFIX.size], seed)) != crc:", "if False:"),),
+        (Change(frames.decode, "if crc32(header, crc32(view[position : position + _PREFIX.size], seed)) != crc:", "if False:"),),
         "journal lives",
     ),
     Bug(
         "no checksum of bodies at recovery",
         "torn records of the last turn are taken for records",
-        (Change(frames.body_of, "return body if zlib.crc32(body) == frame.body_crc else None", "return body"),),
+        (Change(frames.body_of, "return body if crc32(body) == frame.body_crc else None", "return body"),),
         "journal lives",
     ),
     Bug(
         "no checksum of bodies when read",
         "rotten records are handed out",
-        (Change(Journal.body, "if verify and zlib.crc32(view) != place.crc:", "if False:"),),
+        (Change(Journal.body, "if verify and crc32(view) != place.crc:", "if False:"),),
         "rot",
     ),
     Bug(
@@ -106,13 +106,13 @@ READING: Final = (
         (
             Change(
                 Journal.body,
-                "if verify and zlib.crc32(view) != place.crc:",
+                "if verify and crc32(view) != place.crc:",
                 """
                 whole = self._segments.view(self._segments[place.segment])
                 beside = place.position - frames.FIXED_BYTES
                 while bytes(whole[beside : beside + 4]) != frames.MAGIC and beside > FIRST_POSITION:
                     beside -= frames.ALIGNMENT
-                if verify and zlib.crc32(view) != int.from_bytes(whole[beside + 56 : beside + 60], "little"):
+                if verify and crc32(view) != int.from_bytes(whole[beside + 56 : beside + 60], "little"):
                 """,
             ),
         ),

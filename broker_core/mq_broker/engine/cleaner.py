@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from mq_broker.engine.quarantine import say
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
+from mq_wire.checksum import crc32
 from mq_wire.errors import DataLost, JournalDamaged, MqError, StoreFull
 from mq_wire.store.v1.store_pb2 import Entry, Moved, Records
 
@@ -111,7 +111,7 @@ class Cleaner:
             sequence_shift=int(frame["shift"]),
         )
         self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
-        broker.ledger.record_rows(Entry(time_us=now_us, moved=moved), records, zlib.crc32(records), max(uniform, 0))
+        broker.ledger.record_rows(Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0))
         return int(records.size)
 
     def _make_room(self, size_bytes: int) -> None:

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import json
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from mq_broker.journal.disk import RealDisk
+from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed, StoreFull
 
 FORMAT_VERSION: Final = 1
@@ -75,7 +75,7 @@ def decode_identity(data: bytes, path: Path) -> Identity:
 
 
 def _checksum(content: dict[str, object]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    return crc32(json.dumps(content, sort_keys=True).encode())
 
 
 class DataDirectory:

@@ -40,12 +40,12 @@ version number (and its reader stays). A new kind or flag needs no new version: 
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 from uuid import UUID
 
+from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable
 
 VERSION: Final = 1
@@ -144,7 +144,7 @@ def align(position: int, grain: int) -> int:
 
 def seed_of(uuid: UUID) -> int:
     """Returns the start value of all header CRCs of the journal with this uuid."""
-    return zlib.crc32(uuid.bytes)
+    return crc32(uuid.bytes)
 
 
 def frame_bytes(header_size: int, body_size: int | None) -> int:
@@ -169,7 +169,7 @@ def encode_head(
     """
     flags = 0 if body_size is None else HAS_BODY
     prefix = _PREFIX.pack(MAGIC, VERSION, kind, flags, len(header), body_size or 0, *place, *turn, 0, body_crc)
-    crc = zlib.crc32(header, zlib.crc32(prefix, seed))
+    crc = crc32(header, crc32(prefix, seed))
     return b"".join((prefix, _CRC.pack(crc), header, ZEROS[: -len(header) % ALIGNMENT])), crc
 
 
@@ -187,7 +187,7 @@ def decode_trailer_header(header: memoryview) -> Trailer | None:
 
 def add_entry_crc(entries_crc: int, crc: int) -> int:
     """Returns the CRC over the entries' CRCs with one more entry."""
-    return zlib.crc32(_CRC.pack(crc), entries_crc)
+    return crc32(_CRC.pack(crc), entries_crc)
 
 
 def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | Reading:
@@ -209,7 +209,7 @@ def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | 
     if align(body_position + body_size, ALIGNMENT) > len(view):
         return Reading.BROKEN
     header = view[position + FIXED_BYTES : position + FIXED_BYTES + header_size]
-    if zlib.crc32(header, zlib.crc32(view[position : position + _PREFIX.size], seed)) != crc:
+    if crc32(header, crc32(view[position : position + _PREFIX.size], seed)) != crc:
         return Reading.BROKEN
     if (at_segment, at_position) != (segment, position):
         return Reading.STALE
@@ -226,7 +226,7 @@ def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | 
 
 def crc_of(body: bytes) -> int:
     """Returns the body CRC."""
-    return zlib.crc32(body)
+    return crc32(body)
 
 
 def body_of(view: memoryview, frame: Frame) -> memoryview | None:
@@ -236,7 +236,7 @@ def body_of(view: memoryview, frame: Frame) -> memoryview | None:
     if not is_zero(view, header_end, frame.body_position) or not is_zero(view, body_end, frame.end):
         return None
     body = view[frame.body_position : body_end]
-    return body if zlib.crc32(body) == frame.body_crc else None
+    return body if crc32(body) == frame.body_crc else None
 
 
 def is_zero(view: memoryview, start: int, end: int) -> bool:

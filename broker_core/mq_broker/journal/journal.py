@@ -14,7 +14,6 @@ StorageFailed, and what is really on the disk is found out by the next recovery.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -27,6 +26,7 @@ from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnRea
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.journal.turn import TurnBuilder
+from mq_wire.checksum import crc32
 from mq_wire.errors import InternalError, JournalDamaged, LimitExceeded, StorageFailed, StoreFull
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Journal:
         import pyarrow as pa
 
         view = self._segments.part(place.segment, place.position, place.size)
-        if verify and zlib.crc32(view) != place.crc:
+        if verify and crc32(view) != place.crc:
             raise JournalDamaged(
                 f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the checksum {place.crc:#010x} "
                 "that they were stored with: these rows are lost here; restore them from their source"

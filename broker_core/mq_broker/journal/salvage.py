@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +20,7 @@ from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, TRAILER_BYTES, Fra
 from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
+from mq_wire.checksum import crc32
 from mq_wire.errors import JournalDamaged
 
 #: Trailers that are looked at to find the one of a turn; a turn has one, and remains of others may stand before it.
@@ -164,7 +164,7 @@ class SalvageReader(TurnReader):
 def _body_alone(view: memoryview, frame: Frame) -> memoryview | None:
     """Returns the body where it has its checksum, whatever stands in the padding around it."""
     body = view[frame.body_position : frame.body_position + frame.body_size]
-    return body if frame.has_body and zlib.crc32(body) == frame.body_crc else None
+    return body if frame.has_body and crc32(body) == frame.body_crc else None
 
 
 def is_whole(segments: Segments, place: Place) -> bool:
@@ -173,7 +173,7 @@ def is_whole(segments: Segments, place: Place) -> bool:
     if segment is None:
         return False
     body = segments.view(segment)[place.position : place.position + place.size]
-    return len(body) == place.size and zlib.crc32(body) == place.crc
+    return len(body) == place.size and crc32(body) == place.crc
 
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +33,7 @@ from uuid import UUID
 from mq_broker.journal.disk import Disk, DiskFile, read_in
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.settings import JournalSettings
+from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, DataLost, JournalDamaged, StorageFailed
 
 VERSION: Final = 1
@@ -72,7 +72,7 @@ class Segment:
 def encode_header(uuid: UUID, number: int, first_turn: int, size: int, sector_bytes: int) -> bytes:
     """Returns the header of a segment, padded to `FIRST_POSITION`."""
     header = _HEADER.pack(MAGIC, VERSION, uuid.bytes, number, first_turn, size, sector_bytes, 0)[:_CRC_AT]
-    return (header + zlib.crc32(header).to_bytes(4, "little")).ljust(FIRST_POSITION, b"\0")
+    return (header + crc32(header).to_bytes(4, "little")).ljust(FIRST_POSITION, b"\0")
 
 
 def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Segment:
@@ -86,7 +86,7 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
     if len(header) < _HEADER.size:
         raise JournalDamaged(f"{name} has {file_bytes} bytes and no header: restore the data directory from a copy")
     magic, version, of, at_number, first_turn, size, sector_bytes, crc = _HEADER.unpack_from(header)
-    if magic != MAGIC or zlib.crc32(header[:_CRC_AT]) != crc:
+    if magic != MAGIC or crc32(header[:_CRC_AT]) != crc:
         raise JournalDamaged(f"{name}, position 0: the header is damaged: restore the data directory from a copy")
     if version != VERSION:
         raise DataDirectoryUnusable(f"{name} has version {version}, this program knows {VERSION}: start the mq broker that wrote it")
@@ -102,12 +102,12 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
 def encode_next(uuid: UUID, number: int) -> bytes:
     """Returns the mark that segment `number` is followed by another."""
     rest = _NEXT.pack(b"", 0, uuid.bytes, number + 1)[8:]
-    return _NEXT_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+    return _NEXT_MAGIC + crc32(rest).to_bytes(4, "little") + rest
 
 
 def size_in(header: bytes) -> int | None:
     """Returns the size that a header says its file has, None where it is damaged."""
-    whole = len(header) >= _HEADER.size and zlib.crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
+    whole = len(header) >= _HEADER.size and crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
     return int(_HEADER.unpack_from(header)[5]) if whole else None
 
 

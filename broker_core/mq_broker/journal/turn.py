@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from mq_broker.journal import frames
 from mq_broker.journal.frames import ALIGNMENT, TRAILER_BYTES, ZEROS, FrameKind, Place, Trailer
+from mq_wire.checksum import crc32
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,7 +62,7 @@ class TurnBuilder:
         view = memoryview(body).cast("B")
         size = view.nbytes
         if body_crc is None:
-            body_crc = zlib.crc32(view)
+            body_crc = crc32(view)
         head, crc = frames.encode_head(self._seed, FrameKind.ENTRY, header, size, body_crc, place, turn)
         self._buffers += (head, view, ZEROS[: -size % ALIGNMENT])
         self._entries_crc = frames.add_entry_crc(self._entries_crc, crc)

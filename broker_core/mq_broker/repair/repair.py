@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +27,7 @@ from mq_broker.journal.settings import SEGMENT_BYTES_DEFAULT, JournalSettings
 from mq_broker.journal.snapshots import SnapshotStore
 from mq_broker.repair.findings import Finding, lost_rows
 from mq_broker.repair.inspection import Inspection
+from mq_wire.checksum import crc32
 from mq_wire.errors import StorageFailed, StoreFull
 from mq_wire.store.v1.store_pb2 import Entry, Staged
 
@@ -162,4 +162,4 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
         if not journal.fits(room):
             journal.commit()
             journal.reserve(room, for_state=True)
-        broker.ledger.record_rows(Entry(staged=copied), body, zlib.crc32(body), frame.priorities)
+        broker.ledger.record_rows(Entry(staged=copied), body, crc32(body), frame.priorities)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from mq_broker.core.commands import Publish
 from mq_wire import envelope, framing
+from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported
 from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
@@ -48,7 +48,7 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
     _check_header(header)
     if len(records) > RECORDS_BYTES_MAX:
         raise LimitExceeded(f"a record batch of {len(records)} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller batches")
-    crc = zlib.crc32(records)
+    crc = crc32(records)
     if header.has_crc32 and crc != header.crc32:
         raise InvalidRecords(f"the records have checksum {crc:#010x}, their header says {header.crc32:#010x}: send them again")
     buffer = pa.py_buffer(records)
