@@ -8,10 +8,13 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from mq_broker.core import space
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings
+from mq_broker.core.commands import Acknowledge, HoldRun, OpenSession, Publish, ReleaseView, RowsView, Settings
 from mq_broker.core.space import live_segments
+from mq_broker.core.state import State
 from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
 from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader
@@ -19,8 +22,11 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire import envelope
+from mq_wire.v1 import subscribe_pb2 as wire
+from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from mq_wire.v1.produce_pb2 import PublishHeader
+from spark_tests.core import commands
 
 SEGMENT = JournalSettings(segment_bytes=256 << 10, pool_segments=2, fill_in_background=False)
 ROWS = 50
@@ -34,6 +40,7 @@ class Instance:
         self.broker, self.journal, self.housekeeping = self._recover(disks, created=created)
         self.now_us = 1_000_000
         self.views: list[RowsView] = []
+        self.others = 0
 
     @staticmethod
     def _recover(disks: tuple[MemoryDisk, MemoryDisk], *, created: bool) -> tuple[Broker, Journal, Housekeeping]:
@@ -48,11 +55,11 @@ class Instance:
         self.now_us += 1000
         return replies
 
-    def publish(self, number: int) -> None:
+    def publish(self, number: int, queue: str = "q") -> None:
         values = [f"{number}-{row}".encode().ljust(200) for row in range(ROWS)]
         batch = pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE))
         records = envelope.encode(batch)
-        header = PublishHeader(destination="q", producer_id="p", first_sequence=number * ROWS, rows=ROWS, columns=envelope.VALUE)
+        header = PublishHeader(destination=queue, producer_id="p", first_sequence=number * ROWS, rows=ROWS, columns=envelope.VALUE)
         if not self.journal.fits(records.size + 4096):
             self.journal.commit()
         self.journal.reserve(records.size + 4096)
@@ -128,3 +135,117 @@ def test_damaged_survivors_stay_behind_and_do_not_end_the_broker() -> None:
     again = Instance((disks[0].reopen(), disks[1].reopen()), created=True)
     again.open(rows=1000)
     assert again.values() == {o: f"{o // ROWS}-{o % ROWS}".encode().ljust(200) for o in (0, 2 * ROWS + 1)}
+
+
+class Looks(list[int]):
+    """Which segments the cleaner has looked at since it was last asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        remains = space.remains
+
+        def look(state: State, segment: int) -> tuple[int, int]:
+            self.append(segment)
+            return remains(state, segment)
+
+        monkeypatch.setattr(space, "remains", look)
+
+    def taken(self) -> set[int]:
+        found = set(self)
+        self.clear()
+        return found
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def filled(batches: int = 120) -> Instance:
+    """A broker with many segments of waiting rows, all looked at and found full."""
+    instance = Instance((MemoryDisk(), MemoryDisk()), created=False)
+    for number in range(batches):
+        instance.publish(number)
+        instance.housekeep()
+    return instance
+
+
+def snapshots(instance: Instance) -> None:
+    """Time passes until what has happened is in two snapshots."""
+    for _ in range(60):
+        instance.publish(instance.others, "other")
+        instance.others += 1
+        instance.housekeep()
+
+
+def test_segments_of_waiting_rows_are_looked_at_once_however_many_there_are(looks: Looks) -> None:
+    instance = filled(batches=60)
+    first = looks.taken()
+    assert first
+    for number in range(60, 200):
+        instance.publish(number)
+        instance.housekeep()
+    assert looks.taken().isdisjoint(sorted(first)[:-2]), "nothing has changed in them since"
+
+
+def test_segments_are_looked_at_again_when_rows_in_them_are_acknowledged(looks: Looks) -> None:
+    instance = filled()
+    segment = min(looks.taken())
+    session = instance.open(rows=20 * ROWS)
+    instance.turn(Acknowledge(session, [(0, np.array([1]), np.array([20 * ROWS]))]))
+    instance.turn(*map(ReleaseView, instance.views))
+    snapshots(instance)
+    assert segment in looks.taken()
+    assert segment not in live_segments(instance.broker.state), "the one row that was left has moved"
+
+
+def test_segments_are_looked_at_again_when_a_query_is_done_with_rows_in_them(looks: Looks) -> None:
+    instance = filled()
+    segment = min(looks.taken())
+    instance.open(rows=1)
+    instance.turn(*map(ReleaseView, instance.views))
+    (run,) = instance.turn(HoldRun(0))
+    assert isinstance(run, int)
+    who, start = commands.who("q", b"", "", b"", run), {0: 0}
+    for rows in (20 * ROWS, 1):
+        # The last range that was acknowledged is still kept: only when the second is do the rows of the first go.
+        (plan,) = instance.turn(wire.PlanRequest(who=who, start=commands.positions(start), create=True, max_rows=rows))
+        assert isinstance(plan, wire.PlanResponse)
+        who = commands.who("q", plan.destination_id, "", plan.incarnation, run)
+        snapshots(instance)
+        assert segment in live_segments(instance.broker.state)
+        instance.turn(wire.AcknowledgeRangeRequest(who=who, end=plan.end))
+        start = dict(plan.end.next)
+    snapshots(instance)
+    assert segment not in live_segments(instance.broker.state), "the row in a session's hands has moved"
+
+
+def test_segments_are_looked_at_again_when_the_consumer_of_their_rows_is_released(looks: Looks) -> None:
+    """It still kept the last range that it had acknowledged."""
+    instance = filled()
+    segment = min(looks.taken())
+    instance.open(rows=1)
+    instance.turn(*map(ReleaseView, instance.views))
+    (run,) = instance.turn(HoldRun(0))
+    assert isinstance(run, int)
+    who = commands.who("q", b"", "", b"", run)
+    (plan,) = instance.turn(wire.PlanRequest(who=who, create=True, max_rows=20 * ROWS))
+    assert isinstance(plan, wire.PlanResponse)
+    who = commands.who("q", plan.destination_id, "", plan.incarnation, run)
+    instance.turn(wire.AcknowledgeRangeRequest(who=who, end=plan.end))
+    snapshots(instance)
+    assert segment in live_segments(instance.broker.state)
+    instance.turn(wire.ReleaseConsumerRequest(destination="q", consumer=plan.incarnation.hex()))
+    snapshots(instance)
+    assert segment not in live_segments(instance.broker.state)
+
+
+def test_segments_are_looked_at_again_when_a_destination_is_deleted(looks: Looks) -> None:
+    instance = Instance((MemoryDisk(), MemoryDisk()), created=False)
+    instance.publish(0, "kept")
+    for number in range(120):
+        instance.publish(number)
+        instance.housekeep()
+    segment = min(looks.taken())
+    instance.turn(DeleteDestinationRequest(name="q"))
+    snapshots(instance)
+    assert segment not in live_segments(instance.broker.state), "what was left of it has moved"

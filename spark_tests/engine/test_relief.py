@@ -68,7 +68,8 @@ class SmallBroker:
         for _ in range(seconds):
             self.clock.advance(1)
             self.engine.submit(Tick(), lambda reply: None)
-            self.engine.turn()
+            for _ in range(5):
+                self.engine.turn()
 
 
 def test_what_is_consumed_makes_room() -> None:

@@ -114,9 +114,9 @@ class Machine:
         """One turn of the engine. To be called by way of `does`."""
         assert self.engine is not None
         cleaner = self._housekeeping._cleaner
-        was_busy = cleaner.busy
+        was_moving = cleaner.is_moving
         self.engine.turn()
-        if cleaner.busy and not was_busy:
+        if cleaner.is_moving and not was_moving:
             self.counts["segments cleaned"] += 1
 
     def stop(self) -> None:

@@ -230,6 +230,12 @@ def _forget(state: State, destination: Destination, plan: Plan) -> None:
             _touch_rows(state, destination.number, number, selection)
 
 
+def _let_go(state: State, destination: int, plan: Plan) -> None:
+    """Nobody can get the rows of an acknowledged plan any more: its frames may be forgotten, in snapshots too, or moved."""
+    for number, (_, selection) in plan.assignments.items():
+        _touch_rows(state, destination, number, selection)
+
+
 def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body: Body | None) -> None:
     destination, consumer = _consumer(state, what.destination, what.incarnation)
     for number in what.plans:
@@ -242,9 +248,7 @@ def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: in
         if plan.pending:
             _forget(state, destination, plan)
     for plan in consumer.acknowledge(what.through):
-        # Its frames may be forgotten now, in snapshots too.
-        for number, (_, selection) in plan.assignments.items():
-            _touch_rows(state, what.destination, number, selection)
+        _let_go(state, what.destination, plan)
 
 
 def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
@@ -273,6 +277,9 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
         plan = consumer.plans[number]
         _give_back(state, destination, plan, plan.failed_attempts + plan.read_since_opened)
         state.fenced_batches.update(plan.batches)
+    for plan in consumer.plans.values():
+        if not plan.returned:
+            _let_go(state, what.destination, plan)
     del destination.consumers[what.incarnation]
     destination.ended[what.incarnation] = (what.successor, consumer.name)
     state.dirty.add(("broker",))

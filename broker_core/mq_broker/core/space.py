@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.destination import Destination
+from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection, range_bitmap
 from mq_broker.core.state import State
 
@@ -56,16 +57,51 @@ def reclaimable(state: State, segments: list[int]) -> list[int]:
     return [segment for segment in segments if segment not in live and segment not in state.pins]
 
 
+def changed_segments(state: State) -> set[int]:
+    """Returns the segments of frames that lie in changed parts. A trimmed frame is in none: ask before `trim`."""
+    found: set[int] = set()
+    for kind, *which in state.dirty:
+        destination = state.by_number.get(which[0]) if kind == "rows" else None  # type: ignore[call-overload]
+        if destination is not None:
+            _, number, chunk = which
+            log = destination.partitions[number].log
+            found |= log.index().segments(chunk << CHUNK_BITS, (chunk + 1) << CHUNK_BITS)  # type: ignore[operator]
+    return found
+
+
+def remains(state: State, segment: int) -> tuple[int, int]:
+    """Returns how many frames of a segment are left, and about how many bytes of them somebody can still get.
+
+    Quick also where it is full of small frames: neighbours are counted together.
+    """
+    frames = size_bytes = 0
+    for destination, number, index, at in _frames_in(state, segment):
+        frames += len(at)
+        for run in np.split(at, np.flatnonzero(np.diff(at) != 1) + 1):
+            low, high = int(index.bases[run[0]]), int(index.bases[run[-1]]) + int(index.frames["span"][run[-1]])
+            size_bytes += index.bytes_of(Selection.of([(0, live(destination, number, low, high))]))
+    return frames, size_bytes
+
+
 def survivors(state: State, segment: int) -> Iterator[Survivors]:
     """Yields what is left of the frames in a segment, frames without survivors included (their selection is empty)."""
+    for destination, number, index, found in _frames_in(state, segment):
+        for at in found.tolist():
+            base, span = int(index.bases[at]), int(index.frames["span"][at])
+            left = live(destination, number, base, base + span)
+            selection = Selection.of([(0, left)])
+            yield Survivors(destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0)
+
+
+def _frames_in(state: State, segment: int) -> Iterator[tuple[Destination, int, FrameIndex, np.ndarray]]:
+    """Yields (destination, partition, its index, places in it) of the frames in a segment."""
     for destination in list(state.by_number.values()):
         for number, partition in enumerate(destination.partitions):
-            index = partition.log.index()
-            for at in np.flatnonzero(index.frames["segment"] == segment).tolist():
-                base, span = int(index.bases[at]), int(index.frames["span"][at])
-                left = live(destination, number, base, base + span)
-                selection = Selection.of([(0, left)])
-                yield Survivors(destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0)
+            if partition.log.frames:
+                index = partition.log.index()
+                at = np.flatnonzero(index.frames["segment"] == segment)
+                if len(at):
+                    yield destination, number, index, at
 
 
 def live(destination: Destination, number: int, low: int, high: int) -> BitMap64:

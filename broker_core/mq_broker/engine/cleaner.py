@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,7 @@ from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.broker import Broker
 from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.space import Survivors
+from mq_broker.core.state import State
 from mq_broker.core.views import make_view, unpin
 from mq_broker.engine.quarantine import say
 from mq_broker.engine.rows import RowReader
@@ -22,6 +24,8 @@ from mq_wire.store.v1.store_pb2 import Entry, Moved, Records
 #: Moved between two turns at most, so that nobody waits long for the cleaner.
 STEP_BYTES: Final = 2 << 20
 STEP_FRAMES: Final = 200
+#: Looked at between two turns at most; one takes a millisecond or two.
+STEP_LOOKS: Final = 8
 #: An entry that names rows of one frame takes no more.
 _QUARANTINED_BYTES: Final = 16 << 10
 #: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives back.
@@ -29,28 +33,41 @@ LIVE_SHARE_MAX: Final = 0.25
 
 
 class Cleaner:
-    """Takes one segment after the other. Steps are taken by the engine when no turn is in hand; what a step moved is one turn."""
+    """Takes one segment after the other. Steps are taken by the engine when no turn is in hand; what a step moved is one turn.
+
+    A step looks at some segments, or moves a little of one. What was looked at and left is `settled`: with many segments full of waiting
+    rows, only those are looked at again in which something changed.
+    """
 
     def __init__(self, journal: Journal, segment_bytes: int) -> None:
         self._journal = journal
         self._segment_bytes = segment_bytes
         self._rows = RowReader(journal)
+        self._candidates: deque[int] = deque()
+        self._settled: set[int] = set()
         self._work: Iterator[Survivors] | None = None
 
     @property
-    def busy(self) -> bool:
+    def is_moving(self) -> bool:
         """Whether a segment is being cleaned."""
         return self._work is not None
 
-    def consider(self, broker: Broker, segments: list[int]) -> None:
-        """Begins with the first of `segments` (covered by the older snapshot, oldest first) that is worth it."""
-        for segment in segments:
-            if segment in broker.state.pins or space.holds_staged(broker.state, segment):
-                continue
-            left = list(space.survivors(broker.state, segment))
-            if left and sum(one.size_bytes for one in left) <= self._segment_bytes * LIVE_SHARE_MAX:
-                self._work = iter(left)
-                return
+    @property
+    def busy(self) -> bool:
+        """Whether a segment is being cleaned, or some are to be looked at."""
+        return self.is_moving or bool(self._candidates)
+
+    def note_changes(self, state: State) -> None:
+        """Remembers where something changed since the last snapshot. To be called before parts are written or frames trimmed."""
+        if any(part[0] == "gone" for part in state.dirty):
+            self._settled.clear()  # the frames that would say where are gone too
+        if self._settled:
+            self._settled -= space.changed_segments(state)
+
+    def consider(self, segments: list[int]) -> None:
+        """Looks at those of `segments` (covered by the older snapshot, oldest first) that may be worth it, and begins with the first."""
+        self._settled.intersection_update(segments)
+        self._candidates = deque(segment for segment in segments if segment not in self._settled)
 
     def clear(self, broker: Broker, segment: int) -> None:
         """Begins with this segment, however much is left in it."""
@@ -59,6 +76,9 @@ class Cleaner:
     def step(self, broker: Broker, now_us: int) -> bool:
         """Moves a little; returns whether the segment is done."""
         if self._work is None:
+            for _ in range(min(STEP_LOOKS, len(self._candidates))):
+                if self._begin(broker.state, self._candidates.popleft()):
+                    break
             return False
         size = 0
         try:
@@ -74,6 +94,18 @@ class Cleaner:
             return False
         self._journal.commit()
         return self._work is None
+
+    def _begin(self, state: State, segment: int) -> bool:
+        """Begins with a segment where it is worth it; says whether it did."""
+        if segment in state.pins or space.holds_staged(state, segment):
+            return False
+        frames, size_bytes = space.remains(state, segment)
+        if frames and size_bytes <= self._segment_bytes * LIVE_SHARE_MAX:
+            self._candidates.clear()
+            self._work = iter(list(space.survivors(state, segment)))
+            return True
+        self._settled.add(segment)
+        return False
 
     def _move(self, broker: Broker, one: Survivors, now_us: int) -> int:
         state = broker.state

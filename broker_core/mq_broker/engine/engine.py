@@ -218,15 +218,20 @@ class Engine:
         if now >= self._next_tick:
             self._inbox.put((Tick(), _ignore))
             self._next_tick = now + TICK_S
+        is_cleaning = self._housekeeping.is_cleaning
         try:
-            command, done = self._inbox.get(timeout=min(self._next_tick - now, wait_s)) if wait_s else self._inbox.get_nowait()
+            command, done = self._inbox.get(timeout=0.0 if is_cleaning else min(self._next_tick - now, wait_s))
         except queue.Empty:
-            return
+            if not is_cleaning:
+                return
+            command, done = None, _ignore  # nobody waits: the cleaner has the time
         self._pen_claimed = True  # the next to have it, however many ask
         with self._pen:
             self._pen_claimed = False
-            stop = self._take(command, done)
-            self._finish_turn()
+            stop = False
+            if command is not None:
+                stop = self._take(command, done)
+                self._finish_turn()
             self._housekeeping.step(self._broker, self._now_us())
             if stop:
                 self._housekeeping.finish(self._broker)

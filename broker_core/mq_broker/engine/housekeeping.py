@@ -88,6 +88,11 @@ class Housekeeping:
         """Whether a snapshot or a cleaned segment is under way."""
         return self._writing is not None or self._cleaner.busy
 
+    @property
+    def is_cleaning(self) -> bool:
+        """Whether the next step has something to do already."""
+        return self._cleaner.busy
+
     def wait(self) -> None:
         """Waits for the thread that writes a snapshot; the next step completes it."""
         if self._writing is not None and self._writing.wait is not None:
@@ -147,6 +152,7 @@ class Housekeeping:
     def _prepare(self, broker: Broker) -> _Writing:
         self._changed_us = None
         broker.state.damage_found = False
+        self._cleaner.note_changes(broker.state)
         snapshot.tidy(broker.state)
         return _Writing(set(), set(broker.state.dirty))
 
@@ -186,11 +192,12 @@ class Housekeeping:
         if older is None:
             return []
         covered = [number for number, _, _ in self._journal.segments() if number < older.segment]
+        self._cleaner.note_changes(broker.state)
         free = broker.reclaimable(covered)
         for segment in free:
             self._journal.reclaim(segment)
         if not self._cleaner.busy:
-            self._cleaner.consider(broker, [segment for segment in covered if segment not in free])
+            self._cleaner.consider([segment for segment in covered if segment not in free])
         return free
 
     def finish(self, broker: Broker) -> None:
