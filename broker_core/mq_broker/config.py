@@ -53,6 +53,7 @@ class BrokerConfig:
 
     connections_max: int = _setting(4096, "connections at the same time; never more than the process may have open files, less 256", 1)
     streams_max: int = _setting(2000, "streams open at the same time, over all clients", 1, 100_000)
+    streams_per_connection_max: int = _setting(1000, "and from one connection, so that no client takes them all", 1, 100_000)
     waits_max: int = _setting(256, "queries waiting for rows at the same time; others get their answer at once", 1, 100_000)
     unary_threads: int = _setting(64, "calls answered at the same time, beside streams and waits", 4, 10_000)
     publish_requests_max: int = _setting(1024, "unanswered batches of one publish stream; then it is not read any further", 1)

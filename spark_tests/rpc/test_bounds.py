@@ -51,16 +51,28 @@ def test_closing_sends_everybody_away() -> None:
 
 
 def test_streams_are_counted_and_told() -> None:
-    streams, told = LiveStreams(1), list[str]()
-    with streams.counted(), pytest.raises(Busy, match="streams_max"), streams.counted():
+    streams, told = LiveStreams(1, 1), list[str]()
+    with streams.counted("a"), pytest.raises(Busy, match=r"\(streams_max\)"), streams.counted("b"):
         pass
-    with streams.counted(), streams.told_to_stop(lambda: told.append("stop")):
+    with streams.counted("a"), streams.told_to_stop(lambda: told.append("stop")):
         streams.stop()
         assert told == ["stop"]
-    with pytest.raises(BrokerUnavailable), streams.counted():
+    with pytest.raises(BrokerUnavailable), streams.counted("a"):
         pass
     with streams.told_to_stop(lambda: told.append("late")):
         assert wait_until(lambda: told == ["stop", "late"])
+
+
+def test_no_connection_gets_all_streams() -> None:
+    streams = LiveStreams(3, 2)
+    with streams.counted("a"), streams.counted("a"):
+        for _ in range(2):  # one that is refused takes nothing
+            with pytest.raises(Busy, match="streams_per_connection_max"), streams.counted("a"):
+                pass
+            with streams.counted("b"):
+                pass
+    with streams.counted("a"), streams.counted("a"):
+        pass
 
 
 def test_what_may_not_wait_is_told_at_once() -> None:

@@ -304,6 +304,20 @@ def test_too_many_streams_are_busy_until_some_end(small_broker: LocalBroker) -> 
         wait_until(lambda: holds(wire))
 
 
+def test_one_connection_does_not_get_all_streams(tmp_path: pathlib.Path) -> None:
+    with LocalBroker(tmp_path / "fair", streams_max=30, streams_per_connection_max=20) as broker, Wire(broker.address) as greedy:
+        held = [greedy.hold(HoldRunRequest()) for _ in range(20)]
+        for stream in held:
+            next(stream)
+        with pytest.raises(grpc.RpcError, match="streams_per_connection_max") as caught:
+            next(greedy.hold(HoldRunRequest()))
+        assert error_code(caught.value) == "BUSY"
+        with Wire(broker.address) as other:
+            assert other.publisher("q").send(batch_of(values_of(5))).receipt.rows == 5
+        held[0].cancel()
+        wait_until(lambda: holds(greedy))
+
+
 #: A consumer on a host that goes silent: it takes rows and says nothing any more.
 SILENT = """
 import os, signal, sys

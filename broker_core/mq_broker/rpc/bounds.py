@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,18 +96,19 @@ class FirstRequests:
 
 
 class LiveStreams:
-    """All open streams: so many and no more, each told when the broker stops."""
+    """All open streams: so many and no more, not all of them from one connection, each told when the broker stops."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, per_connection: int) -> None:
+        self._limit, self._per_connection = limit, per_connection
         self._open = 0
+        self._of_peer: Counter[str] = Counter()
         self._wakes: dict[object, Callable[[], object]] = {}
         self._lock = threading.Lock()
         self.stopping = False
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """One stream, from here to the end of the block.
+    def counted(self, peer: str) -> Iterator[None]:
+        """One stream of the connection from `peer`, from here to the end of the block.
 
         Raises:
             Busy: too many are open.
@@ -116,12 +118,21 @@ class LiveStreams:
             self.check_running()
             if self._open >= self._limit:
                 raise Busy(f"{self._open} streams are open, the limit (streams_max) is {self._limit}: close some, or raise it")
+            if self._of_peer[peer] >= self._per_connection:
+                raise Busy(
+                    f"{self._of_peer[peer]} streams of one connection are open, the limit (streams_per_connection_max) is "
+                    f"{self._per_connection}: close some, use more connections, or raise it"
+                )
             self._open += 1
+            self._of_peer[peer] += 1
         try:
             yield
         finally:
             with self._lock:
                 self._open -= 1
+                self._of_peer[peer] -= 1
+                if not self._of_peer[peer]:
+                    del self._of_peer[peer]
 
     @contextlib.contextmanager
     def told_to_stop(self, wake: Callable[[], object]) -> Iterator[None]:

@@ -58,7 +58,7 @@ class Server:
     def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
         self._engine = engine
         self._config = config
-        self._streams = LiveStreams(config.streams_max)
+        self._streams = LiveStreams(config.streams_max, config.streams_per_connection_max)
         self._publish_bytes = Budget(config.publish_bytes_total_max)
         self._first = FirstRequests(_SILENT_MAX)
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
@@ -172,7 +172,7 @@ class Server:
     def _counted(self, behavior: Behavior) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._streams.counted():
+                with self._streams.counted(context.peer()):
                     yield from behavior(requests, context)
             except (Busy, BrokerUnavailable) as error:
                 abort(context, error)
