@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import re
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
 
 from mq_broker import LocalBroker
+from mq_wire.errors import BrokerUnavailable
 from pyspark_mq import Consumer, Producer
+from spark_tests.faults.tracer import Injection, TracedBroker, why_no_tracer
 
 pytestmark = [pytest.mark.faults]
 
 _ROWS = 2000
+_REFUSED = r"segment-0000000001\.mqj: .*cannot be read from the device.*ddrescue"
 
 
 def test_rows_that_cannot_be_read_are_set_aside(tmp_path: pathlib.Path) -> None:
@@ -32,6 +39,30 @@ def test_rows_that_cannot_be_read_are_set_aside(tmp_path: pathlib.Path) -> None:
         assert broker.running
         assert broker.pid == pid
         assert "cannot be read from the device" in broker.stderr()
+
+
+@pytest.mark.skipif(bool(why_no_tracer()), reason=why_no_tracer())
+def test_a_journal_that_cannot_be_read_refuses_the_start(tmp_path: pathlib.Path) -> None:
+    """The kernel says of each map that is read in that it cannot. Without asking, the first touch would kill the process."""
+    unreadable = Injection(("madvise",), "error=EFAULT")
+    with contextlib.closing(TracedBroker(tmp_path / "broker", segment_bytes=32 << 20, default_partitions=1)) as broker:
+        broker.start()
+        with Producer(broker.address, queue="first") as producer:
+            producer.send_batch(pa.record_batch({"value": [b"1" * 1000] * _ROWS})).result(30)
+        broker.kill()
+        broker.injection = unreadable
+        with pytest.raises(BrokerUnavailable, match=_REFUSED):
+            broker.start()
+        assert broker.log is not None
+        assert broker.log.hits
+        for command in ("verify", "repair"):
+            mq = [sys.executable, "-m", "mq_broker.console", command, str(tmp_path / "broker")]
+            tool = subprocess.run(["strace", *unreadable.flags(os.devnull), *mq], capture_output=True, text=True, check=False)
+            assert tool.returncode == 2
+            assert re.search(_REFUSED, tool.stderr)
+        broker.injection = None
+        broker.start()
+        assert _received(broker, "first") == _ROWS
 
 
 def _received(broker: LocalBroker, queue: str) -> int:

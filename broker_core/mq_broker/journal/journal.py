@@ -126,7 +126,7 @@ class Journal:
         self._segment = self._segments[self._position.segment]
         self._file = self._disk.open(segment_name(self._segment.number))
         if last is not None:
-            view = self._segments.view(self._segment)
+            view = self._segments.whole(self._segment)
             self._file.write_at([bytes(view[last.start : last.end.position])], last.start)
             self._file.sync()
 

@@ -108,7 +108,7 @@ class TurnReader:
     def _read_turn(self, number: int, start: int) -> Turn | Reading:
         """Reads the turn that begins there, if it is the next one and all of it is right."""
         segment = self._segments[number]
-        view = self._segments.view(segment)
+        view = self._segments.whole(segment)
         expected = self.position.turn + 1
         entries: list[Entry] = []
         entries_crc = 0
@@ -177,7 +177,7 @@ class TurnReader:
 
     def _ends_with(self, start: JournalPosition) -> bool:
         """Says whether the trailer of the snapshot's turn stands where the snapshot saw it."""
-        view = self._segments.view(self._segments[start.segment])
+        view = self._segments.whole(self._segments[start.segment])
         at = start.position - TRAILER_BYTES
         frame = frames.decode(view, start.segment, at, self._seed) if at >= FIRST_POSITION else Reading.BROKEN
         return isinstance(frame, Frame) and (frame.turn, frame.generation, frame.crc) == (start.turn, start.generation, start.trailer_crc)
@@ -188,7 +188,7 @@ class TurnReader:
             if segment.number < self.position.segment:
                 continue
             first = self.position.position if segment.number == self.position.segment else FIRST_POSITION
-            view = self._segments.view(segment)
+            view = self._segments.whole(segment)
             for position in candidates(view, first, segment.sector_bytes):
                 frame = frames.decode(view, segment.number, position, self._seed)
                 if (

@@ -71,7 +71,7 @@ class SalvageReader(TurnReader):
 
         `position` is behind the last whole turn, also of the segments before.
         """
-        view = self._segments.view(segment)
+        view = self._segments.whole(segment)
         at = FIRST_POSITION
         while at < len(view):
             turn = self._next_here(segment, at)
@@ -172,7 +172,10 @@ def is_whole(segments: Segments, place: Place) -> bool:
     segment = segments.get(place.segment)
     if segment is None:
         return False
-    body = segments.view(segment)[place.position : place.position + place.size]
+    try:
+        body = segments.part(place.segment, place.position, place.size)
+    except JournalDamaged:
+        return False
     return len(body) == place.size and crc32(body) == place.crc
 
 

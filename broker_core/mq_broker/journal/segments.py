@@ -66,6 +66,8 @@ class Segment:
     followed: bool = False
     #: Asked to be recycled as soon as nobody pins it.
     doomed: bool = False
+    #: The device has been asked for all of it.
+    is_read: bool = False
     view: memoryview | None = field(default=None, repr=False)
 
 
@@ -229,6 +231,24 @@ class Segments:
                 # Slices in use keep the map alive; only the journal lets go of it.
                 self._mapped.pop(0).view = None
             return view
+
+    def whole(self, segment: Segment) -> memoryview:
+        """Returns what `view` does, once the device has read all of it: for who goes through a segment at a start or a repair.
+
+        Raises:
+            JournalDamaged: the device cannot read it.
+        """
+        view = self.view(segment)
+        if not segment.is_read:
+            try:
+                read_in(view, 0, len(view))
+            except OSError as error:
+                raise JournalDamaged(
+                    f"{segment_name(segment.number)}: {error}: copy the directory to another disk with a tool that goes on behind bad "
+                    "sectors, such as ddrescue, and run `mq repair` on the copy"
+                ) from error
+            segment.is_read = True
+        return view
 
     def part(self, number: int, position: int, size: int) -> memoryview:
         """Returns some of a segment's bytes as `view` does, once the device has read them.

@@ -23,7 +23,7 @@ from typing import Final
 from uuid import UUID
 
 from mq_broker.journal import frames
-from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.disk import Disk, DiskFile, read_in
 from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
@@ -225,6 +225,7 @@ class SnapshotStore:
 
     def _read_manifest(self, number: int) -> Manifest:
         view = self._map(manifest_name(number))
+        _read_in(view, 0, len(view), manifest_name(number))
         frame = frames.decode(view, number, 0, self._seed)
         if not isinstance(frame, Frame) or frame.kind is not FrameKind.MANIFEST:
             why = "not a manifest" if isinstance(frame, Frame) else frame.value
@@ -248,6 +249,7 @@ class SnapshotStore:
                 views = {place.segment: self._map(name)}
             view = views[place.segment]
             head = frames.frame_bytes(len(key.encode()), None)
+            _read_in(view, place.position - head, head + place.size, name)
             frame = frames.decode(view, place.segment, place.position - head, self._seed)
             whole = isinstance(frame, Frame) and frame.kind is FrameKind.PART and frame.header == key.encode() and frame.place() == place
             body = frames.body_of(view, frame) if isinstance(frame, Frame) and whole else None
@@ -325,3 +327,10 @@ class _PackWriter:
             self._file.write_at(self._buffers, self._written)
             self._buffers = []
             self._written = self.position
+
+
+def _read_in(view: memoryview, start: int, size: int, name: str) -> None:
+    try:
+        read_in(view, start, size)
+    except OSError as error:
+        raise JournalDamaged(f"{name}, position {start}: {size} bytes: {error}") from error
