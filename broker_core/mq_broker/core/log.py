@@ -82,6 +82,8 @@ class FrameIndex:
         """Returns the first frame that `offsets` touches, and how many of them lie in it and in each that follows."""
         low, high = offsets.min(), offsets.max()
         first, last = self.between(low, high + 1)
+        if last - first == 1:
+            return first, np.array([len(offsets)])
         if high - low + 1 == len(offsets):
             edges = np.append(self.bases[first + 1 : last].astype(np.int64), high + 1)
             return first, np.diff(edges, prepend=low)

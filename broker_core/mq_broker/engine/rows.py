@@ -295,14 +295,15 @@ def _offsets(piece: Piece) -> np.ndarray:
 
 def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
     """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher counts."""
-    if not view.attempts:
+    low = piece.base_offset
+    high = low + piece.rows if piece.offsets is None else int(piece.offsets[-1]) + 1
+    levels = [level for level in view.attempts if level.range_cardinality(low, high)]
+    if not levels:
         return [(piece.rows, view.delivery_count)]
     offsets = _offsets(piece)
-    low, high = int(offsets[0]), int(offsets[-1]) + 1
     counts = np.full(piece.rows, view.delivery_count)
-    for level in view.attempts:
-        if level.range_cardinality(low, high):
-            counts += np.isin(offsets, offsets_array(level & range_bitmap(low, high)), assume_unique=True)
+    for level in levels:
+        counts += np.isin(offsets, offsets_array(level & range_bitmap(low, high)), assume_unique=True)
     edges = np.flatnonzero(np.diff(counts)) + 1
     starts = np.concatenate(([0], edges))
     return list(zip(np.diff(np.append(starts, piece.rows)).tolist(), counts[starts].tolist(), strict=True))
