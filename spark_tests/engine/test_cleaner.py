@@ -198,23 +198,39 @@ def test_segments_are_looked_at_again_when_rows_in_them_are_acknowledged(looks: 
     assert segment not in live_segments(instance.broker.state), "the one row that was left has moved"
 
 
-def test_segments_are_looked_at_again_when_a_query_is_done_with_rows_in_them(looks: Looks) -> None:
+class Query:
+    """A durable consumer of "q", beside a session that holds one row of it."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        instance.open(rows=1)
+        instance.turn(*map(ReleaseView, instance.views))
+        (run,) = instance.turn(HoldRun(0))
+        assert isinstance(run, int)
+        self._who, self._start, self._run = commands.who("q", b"", "", b"", run), {0: 0}, run
+
+    def take(self, rows: int) -> None:
+        """Plans rows, and acknowledges them much later."""
+        request = wire.PlanRequest(who=self._who, start=commands.positions(self._start), create=True, max_rows=rows)
+        (plan,) = self._instance.turn(request)
+        assert isinstance(plan, wire.PlanResponse)
+        self._who = commands.who("q", plan.destination_id, "", plan.incarnation, self._run)
+        snapshots(self._instance)
+        self._instance.turn(wire.AcknowledgeRangeRequest(who=self._who, end=plan.end))
+        self._start = dict(plan.end.next)
+
+    def end(self) -> None:
+        self._instance.turn(wire.ReleaseConsumerRequest(destination="q", consumer=self._who.incarnation.hex()))
+
+
+def test_segments_are_looked_at_again_when_a_query_lets_go_of_rows_in_them(looks: Looks) -> None:
+    """The last range that was acknowledged is still kept: only when the next one is do its rows go."""
     instance = filled()
     segment = min(looks.taken())
-    instance.open(rows=1)
-    instance.turn(*map(ReleaseView, instance.views))
-    (run,) = instance.turn(HoldRun(0))
-    assert isinstance(run, int)
-    who, start = commands.who("q", b"", "", b"", run), {0: 0}
+    query = Query(instance)
     for rows in (20 * ROWS, 1):
-        # The last range that was acknowledged is still kept: only when the second is do the rows of the first go.
-        (plan,) = instance.turn(wire.PlanRequest(who=who, start=commands.positions(start), create=True, max_rows=rows))
-        assert isinstance(plan, wire.PlanResponse)
-        who = commands.who("q", plan.destination_id, "", plan.incarnation, run)
-        snapshots(instance)
+        query.take(rows)
         assert segment in live_segments(instance.broker.state)
-        instance.turn(wire.AcknowledgeRangeRequest(who=who, end=plan.end))
-        start = dict(plan.end.next)
     snapshots(instance)
     assert segment not in live_segments(instance.broker.state), "the row in a session's hands has moved"
 
@@ -223,18 +239,11 @@ def test_segments_are_looked_at_again_when_the_consumer_of_their_rows_is_release
     """It still kept the last range that it had acknowledged."""
     instance = filled()
     segment = min(looks.taken())
-    instance.open(rows=1)
-    instance.turn(*map(ReleaseView, instance.views))
-    (run,) = instance.turn(HoldRun(0))
-    assert isinstance(run, int)
-    who = commands.who("q", b"", "", b"", run)
-    (plan,) = instance.turn(wire.PlanRequest(who=who, create=True, max_rows=20 * ROWS))
-    assert isinstance(plan, wire.PlanResponse)
-    who = commands.who("q", plan.destination_id, "", plan.incarnation, run)
-    instance.turn(wire.AcknowledgeRangeRequest(who=who, end=plan.end))
+    query = Query(instance)
+    query.take(20 * ROWS)
     snapshots(instance)
     assert segment in live_segments(instance.broker.state)
-    instance.turn(wire.ReleaseConsumerRequest(destination="q", consumer=plan.incarnation.hex()))
+    query.end()
     snapshots(instance)
     assert segment not in live_segments(instance.broker.state)
 
