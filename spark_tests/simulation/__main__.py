@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -35,18 +36,22 @@ def main() -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
-    for number, (seed, found, words) in enumerate(run(options), 1):
-        counts += found
-        if words:
-            failed.append(seed)
-            sys.stdout.write(words + "\n")
-        if sys.stdout.isatty():
-            sys.stdout.write(f"\r{number} histories, {len(failed)} of them failed")
-        sys.stdout.flush()
+    done = 0
+    try:
+        for done, (seed, found, words) in enumerate(run(options), 1):
+            counts += found
+            if words:
+                failed.append(seed)
+                sys.stdout.write(words + "\n")
+            if sys.stdout.isatty():
+                sys.stdout.write(f"\r{done} histories, {len(failed)} of them failed")
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stdout.write("\nbroken off\n")
     tell_counts(counts)
-    rate = options.seeds / ((time.monotonic() - began) / 60)
+    rate = done / ((time.monotonic() - began) / 60)
     sys.stdout.write(
-        f"{options.seeds} histories of {options.operations} operations from seed {options.first} on, {rate:.0f} a minute: "
+        f"{done} histories of {options.operations} operations from seed {options.first} on, {rate:.0f} a minute: "
         f"{len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}\n"
     )
     return 1 if failed else 0
@@ -59,7 +64,7 @@ def run(options: argparse.Namespace) -> Iterator[tuple[int, Counter[str], str]]:
         yield from map(_job, jobs)
         return
     # Forked: what was imported need not be imported again. Nothing has a thread yet.
-    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+    with multiprocessing.get_context("fork").Pool(options.processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap(_job, jobs)
 
 
