@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyroaring import BitMap64
+
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_wire.limits import RECORDS_ROWS_MAX
@@ -10,6 +12,7 @@ from spark_tests.core import commands
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.core.scenes import Scene
 from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+from spark_tests.support.chunks import chunks_of
 
 
 class Kept:
@@ -94,6 +97,20 @@ def test_a_part_of_rows_vanishes_also_when_something_elsewhere_held_it_back() ->
     scene.acknowledge(session, (0, 5, 6))
     kept.take()
     assert sorted(kept.parts) == ["broker", "log/1/0"]
+
+
+def test_attempts_survive_in_a_part_of_which_nothing_is_ready_and_where_no_frame_begins() -> None:
+    with chunks_of(3):
+        scene = Scene()
+        scene.publish(*[4] * 12)
+        session = scene.connect(12)
+        scene.received(session)
+        scene.credit(session, 12)
+        scene.disconnect(session)
+        scene.query().plan()
+        kept = Kept(scene)
+        kept.take()
+        assert kept.restored().state.by_name["q"].partitions[0].attempts == [BitMap64(range(12))]
 
 
 def test_producers_of_whom_nothing_is_left_are_forgotten_in_all_parts_at_once() -> None:

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from mq_broker.core import apply, snapshot, space
-from mq_broker.engine import cleaner
 from mq_wire.errors import MqError
 from spark_tests.engine.test_recovery import DiskMachine
 from spark_tests.journal.test_crash import live_long, prepared
@@ -23,6 +20,7 @@ from spark_tests.planted.crash_states import crash_states
 from spark_tests.planted.promises import Promises
 from spark_tests.planted.rot import rot
 from spark_tests.simulation.simulation import simulate
+from spark_tests.support.chunks import chunks_of
 from spark_tests.support.seeds import seeded
 
 #: What shows as one of these was planted wrongly: the changed text does not even run.
@@ -126,9 +124,7 @@ def _simulation(seed: int) -> Finding | None:
 def _model(seed: int) -> Finding | None:
     """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power cuts among them."""
     machine = type("SeededMachine", (DiskMachine,), {"_hypothesis_internal_use_seed": seed})
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (apply, cleaner, snapshot, space):
-            patch.setattr(module, "CHUNK_BITS", _CHUNK_BITS)
+    with chunks_of(_CHUNK_BITS):
         run_state_machine_as_test(machine, settings=_MODEL)
     return None
 

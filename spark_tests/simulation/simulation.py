@@ -32,9 +32,13 @@ from spark_tests.simulation.messages import counts_of, rows_of
 from spark_tests.simulation.network import Network
 from spark_tests.simulation.pipelines import outputs_of
 from spark_tests.simulation.population import population
+from spark_tests.support.chunks import chunks_of
 
 #: Operations after which all clients must have come to their end once nothing goes wrong any more.
 _HEALING_MAX: Final = 20_000
+
+#: Small parts of snapshots have edges that rows, frames and plans reach beyond.
+_CHUNK_BITS: Final = (4, 7, 20)
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,13 @@ def simulate(seed: int, operations: int = 1000) -> Outcome:
     """Runs one history and judges it."""
     simulation = Simulation(seed)
     failure: BaseException | None = None
-    try:
-        simulation.run(operations)
-    except Exception as error:  # it is the outcome
-        failure = error
-    finally:
-        simulation.end()
+    with chunks_of(random.Random(f"chunks of {seed}").choice(_CHUNK_BITS)):
+        try:
+            simulation.run(operations)
+        except Exception as error:  # it is the outcome
+            failure = error
+        finally:
+            simulation.end()
     return Outcome(seed, check(simulation.history), simulation.counts, simulation.trace, failure)
 
 

@@ -154,11 +154,12 @@ def _rows_part(destination: Destination, number: int, chunk: int) -> bytes | Non
             ready.append((priority, offsets))
     index = partition.log.index()
     first, last = (int(np.searchsorted(index.bases, np.uint64(edge))) for edge in (low, high))
-    if not ready and first == last:
+    attempts = [level & window for level in partition.attempts]
+    if not ready and first == last and not any(attempts):
         return None
     part = store.RowsPart(
         ready=_lane_rows(ready),
-        attempts=[(level & window).serialize() for level in partition.attempts],
+        attempts=[level.serialize() for level in attempts],
         frames=index.frames[first:last].tobytes(),
         sparse=[store.SparseFrame(base=base, offsets=left.serialize()) for base, left in index.sparse.items() if low <= base < high],
     )
