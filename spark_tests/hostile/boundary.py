@@ -71,6 +71,8 @@ class MemoryJournal(ListSink):
 class NoHousekeeping:
     """Nothing is written, so there is nothing to keep."""
 
+    is_cleaning = False
+
     def step(self, broker: Broker, now_us: int) -> None:
         pass
 
