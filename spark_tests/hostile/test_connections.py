@@ -113,6 +113,7 @@ def garbage(rng: random.Random) -> bytes:
     ))  # fmt: skip
 
 
+@pytest.mark.timeout(60 + INPUTS / 100)
 def test_bytes_that_are_no_grpc(siege: Siege, rng: random.Random) -> None:
     for _ in range(max(200, INPUTS // 100)):
         with http2.connected(siege.port) as link:
@@ -138,6 +139,7 @@ def raw_call(siege: Siege, name: str, messages: tuple[bytes, ...]) -> str:
         return error_code(error) or str(error.code().name)
 
 
+@pytest.mark.timeout(60 + INPUTS / 100)
 def test_damaged_requests_of_every_method(siege: Siege, rng: random.Random, corpus: Corpus) -> None:
     known = {"", *(error.code for error in TABLE)} - {"INTERNAL", "JOURNAL_DAMAGED", "STORAGE_FAILED"}
     for _ in range(max(10, INPUTS // 2000)):
