@@ -42,14 +42,14 @@ class Run:
         self._stream: Stream | None = None
         threading.Thread(target=self._hold, name="mq-run", daemon=True).start()
 
-    def number(self) -> int:
-        """Returns the run's number once the broker holds it.
+    def number(self, *, reached: bool = False) -> int:
+        """Returns the run's number once the broker holds it; waits longer where it was held before, or the broker has been `reached`.
 
         Raises:
             BrokerUnavailable: it stayed away.
             MqError: the broker does not hold this run any more.
         """
-        timeout = SOURCE_RETRY_S if self._number else FIRST_CONTACT_S
+        timeout = SOURCE_RETRY_S if self._number or reached else FIRST_CONTACT_S
         if not self._held.wait(timeout):
             raise BrokerUnavailable(
                 f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq broker`, or correct option broker"

@@ -221,7 +221,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             destination_id=offsets.destination_id,
             consumer=self._options.consumer,
             incarnation=offsets.incarnation,
-            run=self._run.number(),
+            run=self._run.number(reached=self._reached),
         )
 
     def _read_offsets(self, value: dict[str, Any]) -> Offsets:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mq_wire.errors import RunFenced
+from mq_wire.errors import BrokerUnavailable, RunFenced
 from mq_wire.v1 import subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq.columns import Rows as Delivered
@@ -226,7 +226,12 @@ class RangeReader(Actor):
         assert self._held is not None
         who = subscribe_pb2.ConsumerRef()
         who.CopyFrom(self._checkpoint.who)
-        who.run = self._held.number()
+        try:
+            who.run = self._held.number()
+        except BrokerUnavailable:
+            if self._is_numbered:
+                raise
+            raise _Crash from None  # no broker within the time that a first contact gets: this program fails, and is started again
         self._is_numbered = True
         return who
 

@@ -35,7 +35,7 @@ class Proxy:
 
     Attributes:
         address: where clients connect.
-        swallowed: bytes of answers that were thrown away.
+        swallowed: bytes that were thrown away.
     """
 
     def __init__(self, address: str) -> None:
@@ -152,8 +152,9 @@ class Proxy:
         """Returns what of `chunk` is to be sent on, once it may; ends `link` where that is due."""
         with self._changed:
             self._changed.wait_for(lambda: link.ended or direction not in self._silent | link.silent)
-            if self._swallowing and direction == ANSWERS:
+            if direction in link.torn or (self._swallowing and direction == ANSWERS):
                 self.swallowed += len(chunk)
+                link.torn.add(direction)
                 return b""
             pause_s = self._delay_s + (len(chunk) / self._bytes_per_s if self._bytes_per_s else 0.0)
             left = self._bytes_left.get(direction)
@@ -163,7 +164,11 @@ class Proxy:
                 until = time.monotonic() + pause_s
                 while not link.ended and self._delay_s + self._bytes_per_s and (rest := until - time.monotonic()) > 0:
                     self._changed.wait(rest)
-        return chunk if left is None or len(chunk) < left else chunk[: max(0, left)]
+            passed = chunk if left is None or len(chunk) < left else chunk[: max(0, left)]
+            if len(passed) < len(chunk):
+                self.swallowed += len(chunk) - len(passed)
+                link.torn.add(direction)
+        return passed
 
     def ends(self, link: _Link, direction: str) -> None:
         """Returns when the other side may hear that one has gone: where nothing passes, that does not either."""
@@ -192,6 +197,8 @@ class _Link:
         self._lock = threading.Lock()
         self.ended = False
         self.silent: frozenset[str] = frozenset()
+        #: Directions of which something is missing: nothing may follow, until the link is reset.
+        self.torn: set[str] = set()
 
     def start(self) -> None:
         for source, sink, direction in ((self._client, self._broker, REQUESTS), (self._broker, self._client, ANSWERS)):
