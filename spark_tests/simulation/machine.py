@@ -191,8 +191,7 @@ class Machine:
 
         One of two may rot, then the next of two that were written since.
         """
-        disk = self.disks[1]
-        whole = [name for name in disk.list_names() if name.startswith("manifest-") and name.endswith(".mqm") and name != self._rotten]
+        disk, whole = self.disks[1], self.whole_snapshots
         if self.engine is not None or len(whole) < 2 or whole[-1] < self._rotten:
             return False
         self._rotten = whole[-1]
@@ -201,6 +200,12 @@ class Machine:
         disk.flip(victim, self._rng.randrange(disk.open(victim).size()), 1 << self._rng.randrange(8))
         self.counts["snapshots rotten"] += 1
         return True
+
+    @property
+    def whole_snapshots(self) -> list[str]:
+        """Manifests of the snapshots that did not rot, oldest first."""
+        names = self.disks[1].list_names()
+        return [name for name in names if name.startswith("manifest-") and name.endswith(".mqm") and name != self._rotten]
 
     @property
     def is_full(self) -> bool:
