@@ -81,6 +81,9 @@ class Connection:
         client: free text that the broker's operator sees; default names program, host and process.
         on_error: called with errors that no call can raise, on a thread of its own.
 
+    Attributes:
+        reached: whether a broker has ever answered here; who reads a stream's answers sets it too.
+
     Raises:
         InvalidOption: the address is not one.
     """
@@ -100,6 +103,7 @@ class Connection:
         self._channel: grpc.Channel | None = None
         self._methods: dict[str, Any] = {}
         self._hello: admin_pb2.HelloResponse | None = None
+        self.reached = False
         self._closed = False
         self._errors: SimpleQueue[MqError | None] | None = None
 
@@ -260,9 +264,11 @@ class Connection:
 
     def _invoke(self, method: str, request: Any, timeout: float) -> Any:
         try:
-            return self._method(method)(request, timeout=timeout)
+            answer = self._method(method)(request, timeout=timeout)
         except grpc.RpcError as error:
             raise self.error_of(error, method) from None
+        self.reached = True
+        return answer
 
     def _method(self, name: str) -> Any:
         if self._pid == os.getpid() and (multicallable := self._methods.get(name)) is not None:

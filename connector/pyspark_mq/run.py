@@ -26,6 +26,11 @@ def backoffs() -> Iterator[float]:
         pause = min(2 * pause, BACKOFF_LAST_S)
 
 
+def patience_s(connection: Connection) -> float:
+    """Returns for how many seconds the source waits for the broker: longer once it was reached."""
+    return SOURCE_RETRY_S if connection.reached else FIRST_CONTACT_S
+
+
 class Run:
     """Takes a run number and keeps it, over broken connections too.
 
@@ -42,14 +47,14 @@ class Run:
         self._stream: Stream | None = None
         threading.Thread(target=self._hold, name="mq-run", daemon=True).start()
 
-    def number(self, *, reached: bool = False) -> int:
-        """Returns the run's number once the broker holds it; waits longer where it was held before, or the broker has been `reached`.
+    def number(self) -> int:
+        """Returns the run's number once the broker holds it.
 
         Raises:
             BrokerUnavailable: it stayed away.
             MqError: the broker does not hold this run any more.
         """
-        timeout = SOURCE_RETRY_S if self._number or reached else FIRST_CONTACT_S
+        timeout = patience_s(self._connection)
         if not self._held.wait(timeout):
             raise BrokerUnavailable(
                 f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq broker`, or correct option broker"
@@ -75,6 +80,7 @@ class Run:
                     self._stream.cancel()
                 for event in self._stream:
                     self._number = event.run
+                    self._connection.reached = True
                     self._held.set()
                     pauses = backoffs()
             except grpc.RpcError as failed:

@@ -49,7 +49,6 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._run: Run | None = None
-        self._reached = False  # whether the broker has answered yet
         self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
         self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
@@ -201,12 +200,10 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _call(self, method: str, request: Any) -> Any:
         from pyspark_mq.connection import Connection
-        from pyspark_mq.run import FIRST_CONTACT_S, SOURCE_RETRY_S
+        from pyspark_mq.run import patience_s
 
-        timeout = SOURCE_RETRY_S if self._reached else FIRST_CONTACT_S
-        response = Connection.shared(self._options.broker).call(method, request, retry_timeout=timeout)
-        self._reached = True
-        return response
+        connection = Connection.shared(self._options.broker)
+        return connection.call(method, request, retry_timeout=patience_s(connection))
 
     def _who(self, offsets: Offsets) -> subscribe_pb2.ConsumerRef:
         from mq_wire.v1 import subscribe_pb2
@@ -221,7 +218,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             destination_id=offsets.destination_id,
             consumer=self._options.consumer,
             incarnation=offsets.incarnation,
-            run=self._run.number(reached=self._reached),
+            run=self._run.number(),
         )
 
     def _read_offsets(self, value: dict[str, Any]) -> Offsets:

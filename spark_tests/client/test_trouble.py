@@ -20,7 +20,7 @@ from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.columns import envelope_mask
 from pyspark_mq.options import BrowseOptions
 from pyspark_mq.reader import Fetch
-from pyspark_mq.run import Run
+from pyspark_mq.run import FIRST_CONTACT_S, SOURCE_RETRY_S, Run, patience_s
 
 Spoil = Callable[[bytes], bytes | None]
 
@@ -102,9 +102,11 @@ def test_calls_that_have_one_attempt_tell(module_broker: LocalBroker, error: typ
 
 def test_a_run_is_held_again(module_broker: LocalBroker) -> None:
     with Door(module_broker, "HoldRun", StorageFailed) as door, Connection(door.address) as connection:
+        assert patience_s(connection) == FIRST_CONTACT_S
         run = Run(connection)
         assert run.number() > 0
         assert door.trouble.refused.is_set()
+        assert patience_s(connection) == SOURCE_RETRY_S, "whatever is called next, the broker has been reached"
         run.close()
 
 

@@ -209,6 +209,15 @@ def test_a_broker_that_is_not_there(readers: list[MqStreamReader], queue: str, m
         plan(reader)
 
 
+def test_a_run_is_waited_for_longer_once_the_broker_was_reached(
+    readers: list[MqStreamReader], broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.0)
+    reader = source(readers, broker.address, queue)
+    reader.prepareForTriggerAvailableNow()
+    assert plan(reader) == reader.initialOffset()
+
+
 def test_a_broker_that_stays_away_fails_the_task(
     readers: list[MqStreamReader], broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
