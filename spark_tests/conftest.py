@@ -54,6 +54,15 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
+def small_chunks() -> Iterator[None]:
+    """Parts of a snapshot cover few offsets."""
+    from spark_tests.support.chunks import chunks_of
+
+    with chunks_of():
+        yield
+
+
+@pytest.fixture
 def broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
     """A real broker process of this test's own."""
     from mq_broker import LocalBroker

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import rule
@@ -15,17 +13,9 @@ from spark_tests.core.both_sides import SETTINGS
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.core.machine import BrokerMachine
 from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
-from spark_tests.support.chunks import chunks_of
 
 #: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
-pytestmark = pytest.mark.timeout(3600)
-
-
-@pytest.fixture(autouse=True)
-def small_chunks() -> Iterator[None]:
-    """Parts of a snapshot cover so few offsets that random commands reach their edges."""
-    with chunks_of(3):
-        yield
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.usefixtures("small_chunks")]
 
 
 class CoreMachine(BrokerMachine):

@@ -100,7 +100,7 @@ def test_a_part_of_rows_vanishes_also_when_something_elsewhere_held_it_back() ->
 
 
 def test_attempts_survive_in_a_part_of_which_nothing_is_ready_and_where_no_frame_begins() -> None:
-    with chunks_of(3):
+    with chunks_of():
         scene = Scene()
         scene.publish(*[4] * 12)
         session = scene.connect(12)

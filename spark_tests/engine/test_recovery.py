@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
@@ -16,17 +15,9 @@ from spark_tests.core.both_sides import SETTINGS
 from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.machine import BrokerMachine
 from spark_tests.engine.worlds import DiskWorld
-from spark_tests.support.chunks import chunks_of
 
 #: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
-pytestmark = pytest.mark.timeout(3600)
-
-
-@pytest.fixture(autouse=True)
-def small_chunks() -> Iterator[None]:
-    """Parts of a snapshot cover so few offsets that random commands reach their edges."""
-    with chunks_of(3):
-        yield
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.usefixtures("small_chunks")]
 
 
 class DiskMachine(BrokerMachine):

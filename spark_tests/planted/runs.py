@@ -30,8 +30,6 @@ _MODEL: Final = settings(
     max_examples=5, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
     suppress_health_check=list(HealthCheck), print_blob=False,
 )  # fmt: skip
-#: Parts of a snapshot cover so few offsets that random commands reach their edges.
-_CHUNK_BITS: Final = 3
 #: Operations of one simulated history.
 _OPERATIONS: Final = 400
 
@@ -124,7 +122,7 @@ def _simulation(seed: int) -> Finding | None:
 def _model(seed: int) -> Finding | None:
     """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power cuts among them."""
     machine = type("SeededMachine", (DiskMachine,), {"_hypothesis_internal_use_seed": seed})
-    with chunks_of(_CHUNK_BITS):
+    with chunks_of():
         run_state_machine_as_test(machine, settings=_MODEL)
     return None
 
