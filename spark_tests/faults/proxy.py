@@ -89,12 +89,11 @@ class Proxy:
             self._delay_s, self._bytes_per_s = delay_s, bytes_per_s
 
     def heal(self) -> None:
-        """Everything passes again; connections whose answers were swallowed are reset."""
+        """Everything passes again; connections of which something was thrown away are reset."""
         with self._changed:
-            is_torn = self._swallowing
             self._silent, self._swallowing, self._delay_s, self._bytes_per_s = frozenset(), False, 0.0, 0.0
             self._bytes_left.clear()
-            links = list(self._links) if is_torn else []
+            links = [link for link in self._links if link.torn]
             self._changed.notify_all()
         for link in links:
             link.reset()
@@ -152,23 +151,26 @@ class Proxy:
         """Returns what of `chunk` is to be sent on, once it may; ends `link` where that is due."""
         with self._changed:
             self._changed.wait_for(lambda: link.ended or direction not in self._silent | link.silent)
-            if direction in link.torn or (self._swallowing and direction == ANSWERS):
-                self.swallowed += len(chunk)
-                link.torn.add(direction)
-                return b""
-            pause_s = self._delay_s + (len(chunk) / self._bytes_per_s if self._bytes_per_s else 0.0)
-            left = self._bytes_left.get(direction)
-            if left is not None:
-                self._bytes_left[direction] = left - len(chunk)
-            if pause_s:
-                until = time.monotonic() + pause_s
-                while not link.ended and self._delay_s + self._bytes_per_s and (rest := until - time.monotonic()) > 0:
-                    self._changed.wait(rest)
-            passed = chunk if left is None or len(chunk) < left else chunk[: max(0, left)]
+            passed = self._kept(link, direction, chunk)
             if len(passed) < len(chunk):
                 self.swallowed += len(chunk) - len(passed)
                 link.torn.add(direction)
+            pause_s = self._delay_s + (len(chunk) / self._bytes_per_s if self._bytes_per_s else 0.0)
+            if passed and pause_s:
+                until = time.monotonic() + pause_s
+                while not link.ended and self._delay_s + self._bytes_per_s and (rest := until - time.monotonic()) > 0:
+                    self._changed.wait(rest)
         return passed
+
+    def _kept(self, link: _Link, direction: str, chunk: bytes) -> bytes:
+        """Returns as much of `chunk` as is not to be thrown away."""
+        if direction in link.torn or (self._swallowing and direction == ANSWERS):
+            return b""
+        left = self._bytes_left.get(direction)
+        if left is None:
+            return chunk
+        self._bytes_left[direction] = left - len(chunk)
+        return chunk[: max(0, left)]
 
     def ends(self, link: _Link, direction: str) -> None:
         """Returns when the other side may hear that one has gone: where nothing passes, that does not either."""
