@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenRangeRequest, ReleaseConsumerRequest
 from spark_tests.damage.rot import BROKEN, FRAMES, LOST, ROWS, WHOLE
@@ -19,9 +18,6 @@ from spark_tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
 
-def queue_stats(wire: Wire) -> Any:
-    return wire.call("Stats", StatsRequest(destination="q")).destination
-
 
 def test_a_consumer_gets_everything_else(broker: LocalBroker, rotten: Wire) -> None:
     stream = open_consumer(rotten, "q", rows=FRAMES * ROWS)
@@ -31,7 +27,8 @@ def test_a_consumer_gets_everything_else(broker: LocalBroker, rotten: Wire) -> N
         assert batch is not None
         values += batch.column("value").to_pylist()
     assert values == WHOLE
-    counts = wait_until(lambda: (found := queue_stats(rotten)).quarantined_rows and found)
+    wait_until(lambda: rotten.stats("q").quarantined_rows)
+    counts = rotten.stats("q")
     assert (counts.quarantined_rows, counts.assigned_rows, counts.ready_rows) == (ROWS, len(WHOLE), 0)
     assert f"offsets {BROKEN[0]}-{BROKEN[-1]} of partition 0 of 'q'" in broker.stderr()
     assert "mq verify" in broker.stderr()
@@ -51,14 +48,14 @@ def test_credit_for_rows_that_never_came_is_not_lost(rotten: Wire) -> None:
 
 def test_what_is_set_aside_stays_so_after_a_crash(broker: LocalBroker, rotten: Wire) -> None:
     stream = open_consumer(rotten, "q", rows=FRAMES * ROWS)
-    wait_until(lambda: queue_stats(rotten).quarantined_rows)
+    wait_until(lambda: rotten.stats("q").quarantined_rows)
     # A snapshot follows at once: without, the next start would have to read the damaged turn, and be refused.
     wait_until(lambda: list(pathlib.Path(broker.data_dir).glob("snapshots/manifest-*.mqm")))
     stream.cancel()
     broker.kill()
     broker.start()
     with Wire(broker.address) as wire:
-        counts = queue_stats(wire)
+        counts = wire.stats("q")
         assert (counts.quarantined_rows, counts.ready_rows) == (ROWS, len(WHOLE))
 
 
@@ -95,7 +92,7 @@ def test_rows_of_a_plan_that_comes_back_do_not_come_back_damaged(rotten: Wire) -
     with pytest.raises(grpc.RpcError, match=LOST):
         list(query.fetch(part))
     rotten.call("ReleaseConsumer", _release(query))
-    counts = queue_stats(rotten)
+    counts = rotten.stats("q")
     assert (counts.ready_rows, counts.quarantined_rows) == (len(WHOLE), ROWS)
 
 

@@ -234,36 +234,32 @@ def test_consumers_with_endless_credit_that_never_read(siege: Siege, links: list
     for _ in range(20):
         links.append(http2.connected(siege.port, http2.PREFACE + http2.settings(window=0) + http2.call_headers("Consume", 1)))
         http2.sent(links[-1], http2.call_data(opened, 1, end=False) + http2.call_data(more, 1, end=False) * 2000)
-    wait_until(lambda: siege.wire.call("Stats", StatsRequest(destination="slow")).destination.assigned_rows == 100_000)
+    wait_until(lambda: siege.wire.stats("slow").assigned_rows == 100_000)
     siege.check()
     # They go, and what they held is there for others.
     for link in links:
         link.close()
-    wait_until(lambda: siege.wire.call("Stats", StatsRequest(destination="slow")).destination.ready_rows == 100_000)
+    wait_until(lambda: siege.wire.stats("slow").ready_rows == 100_000)
 
 
 def test_more_connections_than_are_allowed(tmp_path: pathlib.Path, links: list[socket.socket]) -> None:
     """They are closed again, and the files that the journal needs are not taken."""
     with LocalBroker(tmp_path / "few", connections_max=50) as broker, Wire(broker.address) as wire:
+
+        def files() -> int:
+            return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
         assert wire.publisher(QUEUE).send(rows(5)).receipt.rows == 5
+        before = files()
         port = int(broker.address.rpartition(":")[2])
         for _ in range(200):
             with contextlib.suppress(OSError):
                 links.append(http2.connected(port))
         wait_until(lambda: sum(http2.is_closed(link) for link in links) >= 150, 5)
-        assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 150
+        assert files() < 150
         assert wire.publisher(QUEUE).send(rows(5)).receipt.rows == 5
         for link in links:
             link.close()
-        wait_until(lambda: ready_rows(broker.address) == 10)  # as soon as the broker has noticed that they are gone
-
-
-def ready_rows(address: str) -> int | None:
-    """Returns how many rows a new connection sees, None where there is no room for it."""
-    with Wire(address) as wire:
-        try:
-            return int(wire.call("Stats", StatsRequest(destination=QUEUE)).destination.ready_rows)
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise
-            return None
+        wait_until(lambda: files() < before + 10)
+        with Wire(broker.address) as another:
+            assert another.stats(QUEUE, wait_for_ready=True).ready_rows == 10, "there is room again"

@@ -12,7 +12,6 @@ import pytest
 
 from mq_wire import envelope
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
-from mq_wire.v1.admin_pb2 import StatsRequest
 from spark_tests.rpc.client import Wire, batch_of, values_of
 
 VALUE = envelope.VALUE
@@ -126,7 +125,7 @@ def test_hostile_records_are_refused_and_nothing_is_changed(wire: Wire, queue_na
     assert answer.error.message
     # The same stream goes on, with the sequence that was refused.
     assert publisher.send(batch_of(values_of(1)), first_sequence=1).receipt.base_offset == 1
-    assert wire.call("Stats", StatsRequest(destination=queue_name)).destination.enqueued_rows == 2
+    assert wire.stats(queue_name).enqueued_rows == 2
 
 
 def test_flipped_bits_never_harm_the_broker(wire: Wire, queue_name: str, rng: Any) -> None:
@@ -146,4 +145,4 @@ def test_flipped_bits_never_harm_the_broker(wire: Wire, queue_name: str, rng: An
             assert answer.error.code == "INVALID_RECORDS", answer
             refused += 1
     assert refused > 30
-    assert wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_rows == 50 * stored
+    assert wire.stats(queue_name).ready_rows == 50 * stored

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, PlanRequest
 from spark_tests.rpc.client import Wire, batch_of, values_of
 
@@ -89,7 +88,7 @@ def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, q
     assert (shown["CONSUMER"], shown["CONNECTED"], shown["UNACKNOWLEDGED"]) == (name, "yes", "10")
     assert mq("consumers", "release", name) == f"released {name} of {queue_name}: 10 messages returned, 0 acknowledged\n"
     assert len(mq("consumers", "list", queue_name).splitlines()) == 1
-    assert wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_rows == 10
+    assert wire.stats(queue_name).ready_rows == 10
     stream.cancel()
 
 

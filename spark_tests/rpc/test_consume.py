@@ -8,14 +8,9 @@ import grpc
 import numpy as np
 import pytest
 
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from spark_tests.rpc.client import Stream, Wire, batch_of, consumed, error_code, open_consumer, values_of
 from spark_tests.support.waiting import wait_until
-
-
-def stats(wire: Wire, queue_name: str) -> Any:
-    return wire.call("Stats", StatsRequest(destination=queue_name)).destination
 
 
 def receive(stream: Stream, rows: int) -> list[tuple[Any, Any]]:
@@ -72,10 +67,10 @@ def test_no_more_rows_than_credit(wire: Wire, queue_name: str) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(100)))
     stream = open_consumer(wire, queue_name, 10)
     assert values(receive(stream, 10)) == values_of(10)
-    assert (stats(wire, queue_name).assigned_rows, stats(wire, queue_name).ready_rows) == (10, 90)
+    assert (wire.stats(queue_name).assigned_rows, wire.stats(queue_name).ready_rows) == (10, 90)
     stream.put(ConsumeRequest(credit={"rows": 15}))
     assert values(receive(stream, 15)) == values_of(15, 10)
-    assert (stats(wire, queue_name).assigned_rows, stats(wire, queue_name).ready_rows) == (25, 75)
+    assert (wire.stats(queue_name).assigned_rows, wire.stats(queue_name).ready_rows) == (25, 75)
 
 
 def test_credit_in_bytes_holds_back_as_well(wire: Wire, queue_name: str) -> None:
@@ -84,10 +79,10 @@ def test_credit_in_bytes_holds_back_as_well(wire: Wire, queue_name: str) -> None
         publisher.send(batch_of([b"x" * 10_000] * 10))
     stream = open_consumer(wire, queue_name, 1000, size=250_000)
     receive(stream, 10)
-    assert stats(wire, queue_name).assigned_rows < 100
+    assert wire.stats(queue_name).assigned_rows < 100
     stream.put(ConsumeRequest(credit={"bytes": 1 << 30}))
-    receive(stream, 190 - (stats(wire, queue_name).assigned_rows - 10))
-    assert wait_until(lambda: stats(wire, queue_name).assigned_rows == 200)
+    receive(stream, 190 - (wire.stats(queue_name).assigned_rows - 10))
+    assert wait_until(lambda: wire.stats(queue_name).assigned_rows == 200)
 
 
 def test_exactly_the_rows_that_are_named_are_acknowledged(wire: Wire, queue_name: str) -> None:
@@ -97,13 +92,13 @@ def test_exactly_the_rows_that_are_named_are_acknowledged(wire: Wire, queue_name
     stream.put(acknowledgement(7, 0, (50, 60), (0, 10)))
     header, _ = consumed(stream.next())
     assert (header.acknowledged.request_id, header.acknowledged.rows, header.error.code) == (7, 20, "")
-    assert stats(wire, queue_name).depth_rows == 80
+    assert wire.stats(queue_name).depth_rows == 80
     # New credit says that the application has seen the rows of the old one: they are redelivered as such.
     stream.put(ConsumeRequest(credit={"rows": 1000}))
     stream.put(acknowledgement(8, 0, (99, 100)))
     assert consumed(stream.next())[0].acknowledged.rows == 1
     stream.cancel()
-    wait_until(lambda: stats(wire, queue_name).ready_rows == 79)
+    wait_until(lambda: wire.stats(queue_name).ready_rows == 79)
     expected = [value for number, value in enumerate(values_of(99)) if not (number < 10 or 50 <= number < 60)]
     again = receive(open_consumer(wire, queue_name, 1000), 79)
     assert values(again) == expected
@@ -114,7 +109,7 @@ def test_what_a_broken_connection_held_goes_back(wire: Wire, queue_name: str, mo
     wire.publisher(queue_name).send(batch_of(values_of(10)))
     with Wire(module_broker.address) as other:
         receive(open_consumer(other, queue_name, 100), 10)
-    wait_until(lambda: stats(wire, queue_name).ready_rows == 10)
+    wait_until(lambda: wire.stats(queue_name).ready_rows == 10)
 
 
 def test_ending_the_stream_answers_what_was_asked_before(wire: Wire, queue_name: str) -> None:
@@ -126,7 +121,7 @@ def test_ending_the_stream_answers_what_was_asked_before(wire: Wire, queue_name:
     stream.end()
     answers = [consumed(message)[0].acknowledged for message in stream]
     assert [(answer.request_id, answer.rows) for answer in answers] == [(number, 1) for number in range(10)]
-    assert stats(wire, queue_name).depth_rows == 0
+    assert wire.stats(queue_name).depth_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -149,7 +144,7 @@ def test_wrong_acknowledgements_are_refused(wire: Wire, queue_name: str, pairs: 
     header, _ = consumed(stream.next())
     assert header.acknowledged.request_id == 1
     assert header.error.code == code
-    assert stats(wire, queue_name).depth_rows == 10
+    assert wire.stats(queue_name).depth_rows == 10
     stream.put(acknowledgement(2, 0, (0, 10)))
     assert consumed(stream.next())[0].acknowledged.rows == 10
 

@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from mq_wire import envelope
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.subscribe_pb2 import (
     AcknowledgeRangeRequest,
@@ -48,10 +47,6 @@ class Query:
         return open_fetch(self.wire, rows, size, who=self.who, partition=part.partition, first=part.first, last=part.last, **fields)
 
 
-def stats(wire: Wire, queue_name: str) -> Any:
-    return wire.call("Stats", StatsRequest(destination=queue_name)).destination
-
-
 def values(messages: Any) -> list[bytes]:
     return [value for message in messages for value in fetched(message)[1].column("value").to_pylist()]
 
@@ -70,7 +65,7 @@ def test_plan_open_fetch_acknowledge(wire: Wire, queue_name: str) -> None:
     assert sorted(value for part in parts for value in values(query.fetch(part))) == values_of(100)
     done = wire.call("AcknowledgeRange", AcknowledgeRangeRequest(who=query.who, end=plan.end))
     assert done.rows == 100
-    assert stats(wire, queue_name).depth_rows == 0
+    assert wire.stats(queue_name).depth_rows == 0
 
 
 def test_only_the_columns_that_are_asked_for_are_sent(wire: Wire, queue_name: str) -> None:
@@ -136,7 +131,7 @@ def test_browse_consumes_nothing(wire: Wire, queue_name: str) -> None:
     for part in view.parts:
         found += values(open_fetch(wire, 1000, browse=view.browse, partition=part.partition, first=part.first, last=part.last))
     assert found == values_of(50)
-    assert stats(wire, queue_name).ready_rows == 50
+    assert wire.stats(queue_name).ready_rows == 50
 
 
 def test_a_plan_waits_for_rows_and_comes_back_as_soon_as_there_are_some(wire: Wire, queue_name: str) -> None:
@@ -170,9 +165,9 @@ def test_what_a_run_planned_and_did_not_read_goes_back_when_it_ends(wire: Wire, 
     wire.publisher(queue_name).send(batch_of(values_of(10)))
     query = Query(wire, queue_name)
     query.plan()
-    assert stats(wire, queue_name).assigned_rows == 10
+    assert wire.stats(queue_name).assigned_rows == 10
     query.run_stream.cancel()
-    wait_until(lambda: stats(wire, queue_name).ready_rows == 10)
+    wait_until(lambda: wire.stats(queue_name).ready_rows == 10)
 
 
 def test_a_run_that_is_held_again_survives_the_end_of_its_first_stream(wire: Wire, queue_name: str) -> None:
@@ -187,7 +182,7 @@ def test_a_run_that_is_held_again_survives_the_end_of_its_first_stream(wire: Wir
     wire.publisher(queue_name + ".probe").send(batch_of(values_of(1)))
     probe.plan()
     probe.run_stream.cancel()
-    wait_until(lambda: stats(wire, queue_name + ".probe").ready_rows == 1)
-    assert stats(wire, queue_name).assigned_rows == 10
+    wait_until(lambda: wire.stats(queue_name + ".probe").ready_rows == 1)
+    assert wire.stats(queue_name).assigned_rows == 10
     again.cancel()
-    wait_until(lambda: stats(wire, queue_name).ready_rows == 10)
+    wait_until(lambda: wire.stats(queue_name).ready_rows == 10)

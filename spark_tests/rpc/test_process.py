@@ -91,7 +91,7 @@ def test_a_signal_stops_it_cleanly(data_dir: pathlib.Path, number: signal.Signal
                 next(run)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     with LocalBroker(data_dir) as again, Wire(again.address) as wire:
-        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
+        assert wire.stats("q").ready_rows == 10
 
 
 def test_a_stop_of_the_broker_ends_no_run(broker: LocalBroker) -> None:
@@ -110,7 +110,7 @@ def test_a_stop_of_the_broker_ends_no_run(broker: LocalBroker) -> None:
         assert next(held).run == who.run
         assert sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts) == 10
         held.cancel()
-        wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10, 10, "its end still counts")
+        wait_until(lambda: wire.stats("q").ready_rows == 10, 10, "its end still counts")
 
 
 def test_the_config_file_of_the_project_runs(data_dir: pathlib.Path) -> None:
@@ -146,7 +146,7 @@ def test_kill_and_start_keep_address_and_rows(broker: LocalBroker) -> None:
     assert broker.address == address
     assert broker.pid != first
     with Wire(address) as wire:
-        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10
+        assert wire.stats("q").ready_rows == 10
 
 
 def test_it_ends_with_the_process_that_started_it(data_dir: pathlib.Path) -> None:
@@ -163,7 +163,7 @@ def test_a_client_that_reads_nothing_does_not_keep_it_from_stopping(broker: Loca
             publisher.send(batch_of([b"x" * 100_000] * 10))
         # 60 MB on their way to somebody who has not read one of them.
         consumer = open_consumer(wire, "q", 1000)
-        wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.assigned_rows == 600)
+        wait_until(lambda: wire.stats("q").assigned_rows == 600)
         assert broker.stop(timeout=20) == 0
         with pytest.raises(grpc.RpcError):
             list(consumer)
@@ -238,7 +238,7 @@ def test_a_failed_sync_ends_the_process_without_an_answer(data_dir: pathlib.Path
         assert process.wait(20) == 70
         assert "storage failed" in process.stderr.read()
     with LocalBroker(data_dir) as again, Wire(again.address) as wire:
-        assert wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows in (10, 20)
+        assert wire.stats("q").ready_rows in (10, 20)
 
 
 def test_wrong_settings_are_refused_before_anything_starts() -> None:
@@ -337,7 +337,7 @@ def test_a_silent_host_is_noticed_and_what_it_held_goes_back(data_dir: pathlib.P
         silent = subprocess.Popen([sys.executable, "-c", SILENT, broker.address], cwd=pathlib.Path(__file__).parents[2])
         with silent:
             try:
-                wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.assigned_rows == 10, timeout=30)
-                wait_until(lambda: wire.call("Stats", StatsRequest(destination="q")).destination.ready_rows == 10, timeout=15)
+                wait_until(lambda: wire.stats("q").assigned_rows == 10, timeout=30)
+                wait_until(lambda: wire.stats("q").ready_rows == 10, timeout=15)
             finally:
                 silent.kill()

@@ -8,13 +8,8 @@ import grpc
 import pytest
 
 from mq_wire import envelope, framing
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.produce_pb2 import PublishHeader
 from spark_tests.rpc.client import Wire, batch_of, error_code, values_of
-
-
-def ready_rows(wire: Wire, queue_name: str) -> int:
-    return int(wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_rows)
 
 
 def test_receipts_give_contiguous_offsets(wire: Wire, queue_name: str) -> None:
@@ -25,7 +20,7 @@ def test_receipts_give_contiguous_offsets(wire: Wire, queue_name: str) -> None:
     assert (second.base_offset, second.rows) == (10, 5)
     assert first.log_id == second.log_id
     assert first.append_time_us > 1_600_000_000_000_000
-    assert ready_rows(wire, queue_name) == 15
+    assert wire.stats(queue_name).ready_rows == 15
 
 
 def test_answers_come_in_the_order_of_requests_also_around_refusals(wire: Wire, queue_name: str) -> None:
@@ -38,7 +33,7 @@ def test_answers_come_in_the_order_of_requests_also_around_refusals(wire: Wire, 
             asked.append((publisher.put(batch_of(values_of(10))), True))
     publisher.stream.end()
     assert [(answer.request_id, answer.HasField("receipt")) for answer in publisher.stream] == asked
-    assert ready_rows(wire, queue_name) == 400
+    assert wire.stats(queue_name).ready_rows == 400
 
 
 def test_a_retry_gets_the_receipt_of_the_original(wire: Wire, queue_name: str) -> None:
@@ -46,7 +41,7 @@ def test_a_retry_gets_the_receipt_of_the_original(wire: Wire, queue_name: str) -
     original = publisher.send(batch_of(values_of(10))).receipt
     again = publisher.send(batch_of(values_of(10)), first_sequence=0).receipt
     assert (again.base_offset, again.rows, again.duplicates) == (original.base_offset, 10, 10)
-    assert ready_rows(wire, queue_name) == 10
+    assert wire.stats(queue_name).ready_rows == 10
 
 
 def test_a_gap_is_out_of_order_until_it_is_skipped(wire: Wire, queue_name: str) -> None:
@@ -75,13 +70,13 @@ def test_a_wrong_checksum_is_refused_and_a_right_one_is_not(wire: Wire, queue_na
 @pytest.mark.parametrize("priority", [0, 4, 9])
 def test_priority_of_a_whole_batch(wire: Wire, queue_name: str, priority: int) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(3)), priority_plus_one=priority + 1)
-    lanes = wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_by_priority
+    lanes = wire.stats(queue_name).ready_by_priority
     assert list(lanes) == [3 if lane == priority else 0 for lane in range(10)]
 
 
 def test_priority_of_each_row(wire: Wire, queue_name: str) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(12), priority=[0, 9, 9, 4] * 3))
-    lanes = wire.call("Stats", StatsRequest(destination=queue_name)).destination.ready_by_priority
+    lanes = wire.stats(queue_name).ready_by_priority
     assert list(lanes) == [3, 0, 0, 0, 3, 0, 0, 0, 0, 6]
 
 
@@ -109,7 +104,7 @@ def test_many_streams_at_once(wire: Wire, queue_name: str) -> None:
         publishers[number % 8].put(batch_of(values_of(100)), partition=number % 4)
     for publisher in publishers:
         assert sum(publisher.answer().receipt.rows for _ in range(10)) == 1000
-    assert ready_rows(wire, queue_name) == 8000
+    assert wire.stats(queue_name).ready_rows == 8000
 
 
 def test_a_stream_that_reads_no_answers_is_read_no_further_and_loses_nothing(wire: Wire, queue_name: str) -> None:
