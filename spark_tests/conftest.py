@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import shutil
 import sys
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # Spark's Python workers must be this Python, whatever `python3` is on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+#: Journals of a broker for tests: three files of the usual 128 MiB would be written for nothing, some two hundred times.
+SEGMENT_BYTES = 32 << 20
 
 _SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("fast", max_examples=50, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS)
@@ -67,16 +71,26 @@ def broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
     """A real broker process of this test's own."""
     from mq_broker import LocalBroker
 
-    with LocalBroker(tmp_path / "broker") as started:
+    with LocalBroker(tmp_path / "broker", segment_bytes=SEGMENT_BYTES) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+def module_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """A folder of one module's own. As `tmp_path` does, it goes with the last test, unless one failed."""
+    path = tmp_path_factory.mktemp("module")
+    failed = request.session.testsfailed
+    yield path
+    if request.session.testsfailed == failed:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def module_broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
     """A real broker process that the tests of one module share; each test uses destinations of its own."""
     from mq_broker import LocalBroker
 
-    with LocalBroker(tmp_path_factory.mktemp("broker") / "data") as started:
+    with LocalBroker(module_path / "broker", segment_bytes=SEGMENT_BYTES) as started:
         yield started
 
 

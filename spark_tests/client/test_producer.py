@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 import time
 import uuid
@@ -335,8 +336,8 @@ def _try(producer: Producer, value: bytes) -> bool:
     return True
 
 
-def test_an_idle_producer_that_the_broker_forgot_sends_on(tmp_path_factory: pytest.TempPathFactory, queue: str) -> None:
-    with LocalBroker(tmp_path_factory.mktemp("small"), anonymous_producers_max=1, default_partitions=1) as small:
+def test_an_idle_producer_that_the_broker_forgot_sends_on(tmp_path: pathlib.Path, queue: str) -> None:
+    with LocalBroker(tmp_path / "small", anonymous_producers_max=1, default_partitions=1) as small:
         with Producer(small.address, queue=queue) as idle, Producer(small.address, queue=queue) as busy:
             idle.send(b"0").result(10)
             busy.send(b"1").result(10)
@@ -344,13 +345,13 @@ def test_an_idle_producer_that_the_broker_forgot_sends_on(tmp_path_factory: pyte
         assert [row["value"] for row in received(small.address, queue)] == [b"0", b"1", b"2", b"3"]
 
 
-def test_another_broker_behind_the_same_address_is_refused(tmp_path_factory: pytest.TempPathFactory, queue: str) -> None:
-    with LocalBroker(tmp_path_factory.mktemp("one")) as one:
+def test_another_broker_behind_the_same_address_is_refused(tmp_path: pathlib.Path, queue: str) -> None:
+    with LocalBroker(tmp_path / "one") as one:
         address = one.address
         producer = Producer(address, queue=queue)
         producer.send(b"0").result(10)
         one.stop()
-        with LocalBroker(tmp_path_factory.mktemp("two"), port=int(address.rpartition(":")[2])):
+        with LocalBroker(tmp_path / "two", port=int(address.rpartition(":")[2])):
             with pytest.raises(WrongBroker):
                 producer.send(b"1").result(20)
             producer.close()

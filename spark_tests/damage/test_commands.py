@@ -31,9 +31,9 @@ def mq(*arguments: object, code: int = 0) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def killed(module_path: pathlib.Path) -> pathlib.Path:
     """The directory of a broker that was killed: three batches of twenty rows, no snapshot."""
-    path = tmp_path_factory.mktemp("killed") / "data"
+    path = module_path / "data"
     with LocalBroker(path) as broker:
         with Producer(broker.address, queue="orders") as producer:
             for first in range(0, 60, 20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import secrets
 import threading
 import zlib
@@ -67,8 +68,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("lost") / "broker", default_partitions=1) as started:
+def broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
+    with LocalBroker(module_path / "broker", default_partitions=1) as started:
         yield started
 
 

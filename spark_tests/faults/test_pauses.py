@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,8 +68,8 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("pauses") / "broker", default_partitions=1, **_QUICK_BROKER) as started:
+def broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
+    with LocalBroker(module_path / "broker", default_partitions=1, **_QUICK_BROKER) as started:
         yield started
 
 

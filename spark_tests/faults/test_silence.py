@@ -7,6 +7,7 @@ With the settings that everybody has, silence is noticed after 30 s without a wo
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 import time
 from collections.abc import Iterator
@@ -34,8 +35,8 @@ _NOTICED_WITHIN_S: Final = 40 / _SHARE + 5
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("silence") / "broker", keepalive_ms=20_000 // _SHARE, keepalive_timeout_ms=1000) as started:
+def broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
+    with LocalBroker(module_path / "broker", keepalive_ms=20_000 // _SHARE, keepalive_timeout_ms=1000) as started:
         yield started
 
 

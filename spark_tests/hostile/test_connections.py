@@ -68,8 +68,8 @@ class Siege:
 
 
 @pytest.fixture(scope="module")
-def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
-    with LocalBroker(tmp_path_factory.mktemp("siege") / "data") as broker:
+def siege(module_path: pathlib.Path) -> Iterator[Siege]:
+    with LocalBroker(module_path / "broker") as broker:
         witness = Witness(broker.address)
         siege = Siege(broker, witness)
         yield siege

@@ -27,16 +27,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def trouble(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def trouble(module_path: pathlib.Path) -> pathlib.Path:
     """Where this file is, tasks fail."""
-    return tmp_path_factory.mktemp("trouble") / "trouble"
+    return module_path / "trouble"
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory, trouble: pathlib.Path) -> Iterator[Pipeline]:
+def pipeline(module_path: pathlib.Path, trouble: pathlib.Path) -> Iterator[Pipeline]:
     """One driver for all tests that leave it alive. Spark tries a task four times."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    with Pipeline(folder, seeded("spark crash"), "local[2,4]", trouble=str(trouble)) as started:
+    with Pipeline(module_path, seeded("spark crash"), "local[2,4]", trouble=str(trouble)) as started:
         warm_up(started)
         yield started
 
