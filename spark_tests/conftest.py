@@ -78,7 +78,7 @@ def broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
 @pytest.fixture(scope="module")
 def module_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
     """A folder of one module's own. As `tmp_path` does, it goes with the last test, unless one failed."""
-    path = tmp_path_factory.mktemp("module")
+    path = tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
     failed = request.session.testsfailed
     yield path
     if request.session.testsfailed == failed:
