@@ -116,15 +116,28 @@ def test_columns_that_only_some_rows_have_do_not_make_a_batch_too_large() -> Non
     assert [(header.rows, header.columns) for header, _ in batches] == [(100_000, envelope.VALUE), (1, envelope.columns_of(schema))]
 
 
-def test_rotten_bytes_never_leave() -> None:
-    stored = Stored([(b"good", 4)], [(b"evil", 4)])
+def rot_last(stored: Stored, before: bytes, after: bytes) -> None:
     header, body, place = stored.world.sink.entries[-1]
     assert body is not None
-    stored.world.sink.entries[-1] = (header, pa.py_buffer(body.to_pybytes().replace(b"evil", b"rot!")), place)
+    stored.world.sink.entries[-1] = (header, pa.py_buffer(body.to_pybytes().replace(before, after)), place)
+
+
+def test_rotten_bytes_never_leave() -> None:
+    stored = Stored([(b"good", 4)], [(b"evil", 4)])
+    rot_last(stored, b"evil", b"rot!")
     reading = stored.reader.read(stored.view({4: [0, 1]}), batch_rows_max=1)
     assert next(reading)[0].rows == 1
     with pytest.raises(JournalDamaged):
         next(reading)
+
+
+def test_a_frame_that_rots_between_two_of_its_lanes_is_found() -> None:
+    """It was whole when its first lane left; its pages were dropped, and came back from the disk as something else."""
+    stored = Stored([(b"evil", 9), (b"evil", 4)])
+    assert len([*stored.reader.read(stored.view({9: [0]}))]) == 1
+    rot_last(stored, b"evil", b"rot!")
+    with pytest.raises(JournalDamaged):
+        [*stored.reader.read(stored.view({4: [1]}))]
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.data())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mq_broker.engine.rows import RowReader
 from mq_broker.journal import frames
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import TurnReader
@@ -98,6 +99,23 @@ READING: Final = (
         "no checksum of bodies when read",
         "rotten records are handed out",
         (Change(Journal.body, "if verify and crc32(view) != place.crc:", "if False:"),),
+        "rot",
+    ),
+    Bug(
+        "a body is verified when it is read first, and never again",
+        "what rots under a running broker is handed out",
+        (
+            Change(
+                RowReader._body,
+                "return self._journal.body(place)",
+                """
+                verified = self._journal.__dict__.setdefault("verified", set())
+                body = self._journal.body(place, verify=place not in verified)
+                verified.add(place)
+                return body
+                """,
+            ),
+        ),
         "rot",
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""Bytes that rot on a disk at rest: what a simulated broker left is damaged in one place. Then everything is as it was, or it is said."""
+"""Bytes that rot: what a simulated broker left is damaged in one place, at rest or while it is read. All is as it was, or it is said."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import ReleaseView, ResolveFetch
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import MAGIC
-from mq_broker.journal.journal import Journal
 from mq_broker.journal.segments import FIRST_POSITION, segment_name
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import BrokerFault, MqError
@@ -26,6 +25,8 @@ from spark_tests.simulation.simulation import Simulation
 #: Operations before the disk rests, and damages tried on it.
 _OPERATIONS: Final = 200
 _DAMAGES: Final = 30
+#: Bits flipped under a broker that has read everything once.
+_FLIPS: Final = 5
 #: Each writes a turn of a sector; damage is at most 8 sectors long.
 _STARTS: Final = 10
 
@@ -53,14 +54,34 @@ def rot(seed: int) -> str:
             if has_two and ("manifest" in what or "pack" in what):
                 return f"{what}: one of two snapshots is damaged, and the start is refused: {error}"
             continue
-        wrong = [place for place, message in found.items() if contents.get(place) != message]
-        if wrong:
-            return f"{what}: {len(wrong)} rows have another content, such as {wrong[0]}"
+        if wrong := _differing(found, contents):
+            return f"{what}: {wrong}"
         try:
             check_same(state, expected)
         except AssertionError as error:
             return f"{what}: silently another state: {error}"
+    return _while_it_runs(rng, machine, contents)
+
+
+def _while_it_runs(rng: random.Random, machine: Machine, contents: Contents) -> str:
+    """What was whole when it was read once may not be when it is read again."""
+    disks = _copies(machine)
+    broker, journal, _ = machine._recover(*disks)
+    reader = RowReader(journal)
+    _contents(broker, reader)
+    try:
+        for _ in range(_FLIPS):
+            what = _flip(rng, (disks[0], disks[0]), machine)
+            if wrong := _differing(_contents(broker, reader), contents):
+                return f"{what} after it was read: {wrong}"
+    finally:
+        journal.close()
     return ""
+
+
+def _differing(found: Contents, contents: Contents) -> str:
+    wrong = [place for place, message in found.items() if contents.get(place) != message]
+    return f"{len(wrong)} rows have another content, such as {wrong[0]}" if wrong else ""
 
 
 def _at_rest(seed: int) -> Machine:
@@ -89,14 +110,14 @@ def _copies(machine: Machine) -> Disks:
 def _recovered(machine: Machine, disks: Disks) -> tuple[dict[str, Any], Contents]:
     broker, journal, _ = machine._recover(*disks)
     try:
-        return dump_broker(broker), _contents(broker, journal)
+        return dump_broker(broker), _contents(broker, RowReader(journal))
     finally:
         journal.close()
 
 
-def _contents(broker: Broker, journal: Journal) -> Contents:
+def _contents(broker: Broker, reader: RowReader) -> Contents:
     """Returns every row that can be read. Rows that are refused as damaged are not among them."""
-    reader, found = RowReader(journal), Contents()
+    found = Contents()
     for queue in broker.handle(ListDestinationsRequest(), _NOW_US).destinations:
         opened = broker.handle(OpenBrowseRequest(destination=queue.name), _NOW_US)
         for part in opened.parts:

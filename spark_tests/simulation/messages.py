@@ -82,7 +82,7 @@ def counts_of(batches: Iterable[tuple[RowsHeader, pa.Buffer]]) -> NDArray[np.int
 def _rows(header: RowsHeader, records: pa.Buffer) -> Rows:
     rows = header.rows
     assert sum(header.run_rows) == rows, f"runs of {list(header.run_rows)} rows in a delivery of {rows}"
-    values = envelope.decode_trusted(records, header.columns).column("value")
+    values = envelope.decode(records, header.columns, rows).column("value")
     ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + rows + 1]
     assert ends[-1] - ends[0] == rows * _VALUE_BYTES, "values of another length than any that was sent"
     content = np.frombuffer(values.buffers()[2], np.uint8)[ends[0] : ends[-1]]

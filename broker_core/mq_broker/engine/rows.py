@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,8 +30,6 @@ _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
 _NULL_BYTES: Final = 9
 #: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not read.
 _WINDOW_ROWS: Final = 1 << 19
-#: Frames that stay decoded; they are views of mapped segments and take no memory of their own.
-_DECODED_FRAMES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +85,14 @@ def _scattered(frame: int, priority: int, base: int, offsets: np.ndarray, kept: 
 
 
 class RowReader:
-    """Reads views from the journal's mapped segments. Safe for many threads; a body's checksum is verified before it is used."""
+    """Reads views from the journal's mapped segments. Safe for many threads.
+
+    A body's checksum is verified each time it is used, not once: a mapped page may leave memory in between and come back rotten, and
+    Arrow offsets that nobody checked can end the process.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        # Ten lanes of one frame leave one after the other: it is verified and decoded for all of them at once.
-        self._decode = lru_cache(maxsize=_DECODED_FRAMES)(self._decode_frame)
 
     def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         """Yields (header, Arrow IPC record batch) pairs of the view's rows in order.
@@ -158,13 +157,10 @@ class RowReader:
         place = Place(int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"]))
         return self._journal.body(place)
 
-    def _decode_frame(self, segment: int, position: int, size: int, crc: int, columns: int) -> pa.RecordBatch:
-        return envelope.decode_trusted(self._journal.body(Place(segment, position, size, crc)), columns)
-
     def _decoded(self, view: RowsView, piece: Piece, wanted: int) -> pa.RecordBatch:
         frame = view.frames.frames[piece.frame]
         held = int(frame["columns"])
-        batch = self._decode(int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"]), held)
+        batch = envelope.decode_trusted(self._body(frame), held)
         kept = held & wanted & ~envelope.PRIORITY
         if kept != held:
             batch = batch.select(envelope.schema_of(kept).names)
