@@ -140,6 +140,17 @@ def test_a_frame_that_rots_between_two_of_its_lanes_is_found() -> None:
         [*stored.reader.read(stored.view({4: [1]}))]
 
 
+def test_a_frame_that_rots_while_the_rows_before_it_are_taken_is_found() -> None:
+    """How large its rows are was looked up before; they are too many for one batch with the others."""
+    large = RECORDS_BYTES_MAX // 3
+    stored = Stored(*[[(letter * large, 9), *((b"", 0) for _ in range(200))] for letter in (b"a", b"b", b"c")])
+    reading = stored.reader.read(stored.view({9: [0, 201, 402]}))
+    assert next(reading)[0].rows == 2
+    rot_last(stored, b"c" * large, b"x" * large)
+    with pytest.raises(JournalDamaged):
+        next(reading)
+
+
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.data())
 def test_pieces_are_the_rows_of_each_frame(spans: list[int], data: st.DataObject) -> None:
     stored = Stored(*[[(b"", 4)] * span for span in spans])

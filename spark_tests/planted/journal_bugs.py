@@ -109,7 +109,7 @@ READING: Final = (
                 RowReader._body,
                 "return self._journal.body(place)",
                 """
-                verified = self._journal.__dict__.setdefault("verified", set())
+                verified = self.__dict__.setdefault("verified", set())
                 body = self._journal.body(place, verify=place not in verified)
                 verified.add(place)
                 return body

@@ -68,8 +68,8 @@ def _while_it_runs(rng: random.Random, machine: Machine, contents: Contents) -> 
     disks = _copies(machine)
     broker, journal, _ = machine._recover(*disks)
     reader = RowReader(journal)
-    _contents(broker, reader)
     try:
+        _contents(broker, reader)
         for _ in range(_FLIPS):
             what = _flip(rng, (disks[0], disks[0]), machine)
             if wrong := _differing(_contents(broker, reader), contents):

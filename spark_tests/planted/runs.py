@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -88,7 +88,8 @@ def search(run: Run, first_seed: int, histories_max: int | None = None) -> Searc
 
 def _made(run: Run, seed: int) -> Finding | None:
     try:
-        with mock.patch.object(envelope, "decode_trusted", _decode_distrusted):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(envelope, "decode_trusted", _decode_distrusted)
             return run.history(seed)
     except Exception as error:  # it is the finding
         return finding_of(error)

@@ -145,6 +145,7 @@ class RowReader:
                 yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
                 delivery += merged.rows
                 merged = _Merged()
+                batch = self._decoded(view, piece, wanted)  # once more: who took the rows may have been slow
             merged.add(piece, batch)
         yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
 
