@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mq_wire/v1/admin.proto\x12\x05mq.v1\"B\n\x0cHelloRequest\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"w\n\rHelloResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x1d\n\x06limits\x18\x05 \x01(\x0b\x32\r.mq.v1.Limits\"U\n\x06Limits\x12\x19\n\x11records_bytes_max\x18\x01 \x01(\x04\x12\x18\n\x10records_rows_max\x18\x02 \x01(\r\x12\x16\n\x0ename_bytes_max\x18\x03 \x01(\x04\":\n\x1a\x44\x65scribeDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\"<\n\x18\x43reateDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\"(\n\x18\x44\x65leteDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1b\n\x19\x44\x65leteDestinationResponse\"Y\n\x0b\x44\x65stination\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\x12$\n\npartitions\x18\x03 \x03(\x0b\x32\x10.mq.v1.Partition\"C\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\")\n\x17ListDestinationsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"I\n\x18ListDestinationsResponse\x12-\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x17.mq.v1.DestinationStats\"#\n\x0cStatsRequest\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\"a\n\rStatsResponse\x12\"\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x12.mq.v1.BrokerStats\x12,\n\x0b\x64\x65stination\x18\x02 \x01(\x0b\x32\x17.mq.v1.DestinationStats\"\x9e\x02\n\x0b\x42rokerStats\x12\r\n\x05turns\x18\x01 \x01(\x04\x12\x15\n\rjournal_bytes\x18\x02 \x01(\x04\x12\x10\n\x08segments\x18\x03 \x01(\x04\x12\x16\n\x0epublished_rows\x18\x04 \x01(\x04\x12\x16\n\x0e\x64\x65livered_rows\x18\x05 \x01(\x04\x12\x19\n\x11\x61\x63knowledged_rows\x18\x06 \x01(\x04\x12\x16\n\x0e\x64uplicate_rows\x18\x07 \x01(\x04\x12\x14\n\x0c\x64\x65stinations\x18\x08 \x01(\r\x12\x10\n\x08sessions\x18\t \x01(\r\x12\x0c\n\x04runs\x18\n \x01(\r\x12\x13\n\x0bstaged_rows\x18\x0b \x01(\x04\x12\x11\n\tuptime_ms\x18\x0c \x01(\x04\x12\x16\n\x0erss_anon_bytes\x18\r \x01(\x04\"\xd9\x02\n\x10\x44\x65stinationStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ndepth_rows\x18\x04 \x01(\x04\x12\x12\n\nready_rows\x18\x05 \x01(\x04\x12\x15\n\rassigned_rows\x18\x06 \x01(\x04\x12\x13\n\x0bready_bytes\x18\x07 \x01(\x04\x12\x19\n\x11ready_by_priority\x18\x08 \x03(\x04\x12\x15\n\roldest_age_ms\x18\t \x01(\x04\x12\x16\n\x0e\x64uplicate_rows\x18\n \x01(\x04\x12\x15\n\renqueued_rows\x18\x0b \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x0c \x01(\x04\x12\x13\n\x0bstaged_rows\x18\r \x01(\x04\x12\x11\n\tconsumers\x18\x0e \x01(\r\x12\x18\n\x10quarantined_rows\x18\x0f \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mq_wire/v1/admin.proto\x12\x05mq.v1\"B\n\x0cHelloRequest\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"w\n\rHelloResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x1d\n\x06limits\x18\x05 \x01(\x0b\x32\r.mq.v1.Limits\"U\n\x06Limits\x12\x19\n\x11records_bytes_max\x18\x01 \x01(\x04\x12\x18\n\x10records_rows_max\x18\x02 \x01(\r\x12\x16\n\x0ename_bytes_max\x18\x03 \x01(\x04\":\n\x1a\x44\x65scribeDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\"<\n\x18\x43reateDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\r\"@\n\x18\x44\x65leteDestinationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\"\x1b\n\x19\x44\x65leteDestinationResponse\"j\n\x0b\x44\x65stination\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\x12$\n\npartitions\x18\x03 \x03(\x0b\x32\x10.mq.v1.Partition\x12\x0f\n\x07\x63reated\x18\x04 \x01(\x08\"C\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\")\n\x17ListDestinationsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"I\n\x18ListDestinationsResponse\x12-\n\x0c\x64\x65stinations\x18\x01 \x03(\x0b\x32\x17.mq.v1.DestinationStats\"#\n\x0cStatsRequest\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\"a\n\rStatsResponse\x12\"\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x12.mq.v1.BrokerStats\x12,\n\x0b\x64\x65stination\x18\x02 \x01(\x0b\x32\x17.mq.v1.DestinationStats\"\x9e\x02\n\x0b\x42rokerStats\x12\r\n\x05turns\x18\x01 \x01(\x04\x12\x15\n\rjournal_bytes\x18\x02 \x01(\x04\x12\x10\n\x08segments\x18\x03 \x01(\x04\x12\x16\n\x0epublished_rows\x18\x04 \x01(\x04\x12\x16\n\x0e\x64\x65livered_rows\x18\x05 \x01(\x04\x12\x19\n\x11\x61\x63knowledged_rows\x18\x06 \x01(\x04\x12\x16\n\x0e\x64uplicate_rows\x18\x07 \x01(\x04\x12\x14\n\x0c\x64\x65stinations\x18\x08 \x01(\r\x12\x10\n\x08sessions\x18\t \x01(\r\x12\x0c\n\x04runs\x18\n \x01(\r\x12\x13\n\x0bstaged_rows\x18\x0b \x01(\x04\x12\x11\n\tuptime_ms\x18\x0c \x01(\x04\x12\x16\n\x0erss_anon_bytes\x18\r \x01(\x04\"\xd9\x02\n\x10\x44\x65stinationStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ndepth_rows\x18\x04 \x01(\x04\x12\x12\n\nready_rows\x18\x05 \x01(\x04\x12\x15\n\rassigned_rows\x18\x06 \x01(\x04\x12\x13\n\x0bready_bytes\x18\x07 \x01(\x04\x12\x19\n\x11ready_by_priority\x18\x08 \x03(\x04\x12\x15\n\roldest_age_ms\x18\t \x01(\x04\x12\x16\n\x0e\x64uplicate_rows\x18\n \x01(\x04\x12\x15\n\renqueued_rows\x18\x0b \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x0c \x01(\x04\x12\x13\n\x0bstaged_rows\x18\r \x01(\x04\x12\x11\n\tconsumers\x18\x0e \x01(\r\x12\x18\n\x10quarantined_rows\x18\x0f \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,23 +42,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEDESTINATIONREQUEST']._serialized_start=369
   _globals['_CREATEDESTINATIONREQUEST']._serialized_end=429
   _globals['_DELETEDESTINATIONREQUEST']._serialized_start=431
-  _globals['_DELETEDESTINATIONREQUEST']._serialized_end=471
-  _globals['_DELETEDESTINATIONRESPONSE']._serialized_start=473
-  _globals['_DELETEDESTINATIONRESPONSE']._serialized_end=500
-  _globals['_DESTINATION']._serialized_start=502
-  _globals['_DESTINATION']._serialized_end=591
-  _globals['_PARTITION']._serialized_start=593
-  _globals['_PARTITION']._serialized_end=660
-  _globals['_LISTDESTINATIONSREQUEST']._serialized_start=662
-  _globals['_LISTDESTINATIONSREQUEST']._serialized_end=703
-  _globals['_LISTDESTINATIONSRESPONSE']._serialized_start=705
-  _globals['_LISTDESTINATIONSRESPONSE']._serialized_end=778
-  _globals['_STATSREQUEST']._serialized_start=780
-  _globals['_STATSREQUEST']._serialized_end=815
-  _globals['_STATSRESPONSE']._serialized_start=817
-  _globals['_STATSRESPONSE']._serialized_end=914
-  _globals['_BROKERSTATS']._serialized_start=917
-  _globals['_BROKERSTATS']._serialized_end=1203
-  _globals['_DESTINATIONSTATS']._serialized_start=1206
-  _globals['_DESTINATIONSTATS']._serialized_end=1551
+  _globals['_DELETEDESTINATIONREQUEST']._serialized_end=495
+  _globals['_DELETEDESTINATIONRESPONSE']._serialized_start=497
+  _globals['_DELETEDESTINATIONRESPONSE']._serialized_end=524
+  _globals['_DESTINATION']._serialized_start=526
+  _globals['_DESTINATION']._serialized_end=632
+  _globals['_PARTITION']._serialized_start=634
+  _globals['_PARTITION']._serialized_end=701
+  _globals['_LISTDESTINATIONSREQUEST']._serialized_start=703
+  _globals['_LISTDESTINATIONSREQUEST']._serialized_end=744
+  _globals['_LISTDESTINATIONSRESPONSE']._serialized_start=746
+  _globals['_LISTDESTINATIONSRESPONSE']._serialized_end=819
+  _globals['_STATSREQUEST']._serialized_start=821
+  _globals['_STATSREQUEST']._serialized_end=856
+  _globals['_STATSRESPONSE']._serialized_start=858
+  _globals['_STATSRESPONSE']._serialized_end=955
+  _globals['_BROKERSTATS']._serialized_start=958
+  _globals['_BROKERSTATS']._serialized_end=1244
+  _globals['_DESTINATIONSTATS']._serialized_start=1247
+  _globals['_DESTINATIONSTATS']._serialized_end=1592
 # @@protoc_insertion_point(module_scope)

@@ -57,24 +57,28 @@ class CreateDestinationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class DeleteDestinationRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "destination_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    destination_id: bytes
+    def __init__(self, name: _Optional[str] = ..., destination_id: _Optional[bytes] = ...) -> None: ...
 
 class DeleteDestinationResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Destination(_message.Message):
-    __slots__ = ("name", "destination_id", "partitions")
+    __slots__ = ("name", "destination_id", "partitions", "created")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     destination_id: bytes
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, name: _Optional[str] = ..., destination_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    created: bool
+    def __init__(self, name: _Optional[str] = ..., destination_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., created: bool = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("partition", "end_offset", "address")

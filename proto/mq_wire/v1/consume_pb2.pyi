@@ -8,26 +8,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("open", "credit", "acknowledge")
+    __slots__ = ("open", "credit", "acknowledge", "ask")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
     open: OpenConsumer
     credit: Credit
     acknowledge: AcknowledgeRows
-    def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeRows, _Mapping]] = ...) -> None: ...
+    ask: Ask
+    def __init__(self, open: _Optional[_Union[OpenConsumer, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeRows, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ...) -> None: ...
 
 class OpenConsumer(_message.Message):
-    __slots__ = ("destination", "credit", "batch_rows_max", "create")
+    __slots__ = ("destination", "credit", "batch_rows_max", "create", "client")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     BATCH_ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
     destination: str
     credit: Credit
     batch_rows_max: int
     create: bool
-    def __init__(self, destination: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., batch_rows_max: _Optional[int] = ..., create: bool = ...) -> None: ...
+    client: str
+    def __init__(self, destination: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., batch_rows_max: _Optional[int] = ..., create: bool = ..., client: _Optional[str] = ...) -> None: ...
+
+class Ask(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("rows", "bytes")
@@ -62,16 +72,18 @@ class ConsumeResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[ConsumeHeader, _Mapping]] = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class ConsumeHeader(_message.Message):
-    __slots__ = ("opened", "delivery", "acknowledged", "error")
+    __slots__ = ("opened", "delivery", "acknowledged", "error", "asked")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     opened: ConsumerOpened
     delivery: _common_pb2.RowsHeader
     acknowledged: Acknowledged
     error: _common_pb2.Error
-    def __init__(self, opened: _Optional[_Union[ConsumerOpened, _Mapping]] = ..., delivery: _Optional[_Union[_common_pb2.RowsHeader, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    asked: Asked
+    def __init__(self, opened: _Optional[_Union[ConsumerOpened, _Mapping]] = ..., delivery: _Optional[_Union[_common_pb2.RowsHeader, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ...) -> None: ...
 
 class ConsumerOpened(_message.Message):
     __slots__ = ("session", "destination_id")
@@ -80,6 +92,12 @@ class ConsumerOpened(_message.Message):
     session: int
     destination_id: bytes
     def __init__(self, session: _Optional[int] = ..., destination_id: _Optional[bytes] = ...) -> None: ...
+
+class Asked(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ("request_id", "rows")

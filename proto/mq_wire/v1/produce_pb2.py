@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mq_wire.v1 import common_pb2 as mq__wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/produce.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"8\n\x13OpenProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\"^\n\x14OpenProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\"\n\x05marks\x18\x03 \x03(\x0b\x32\x13.mq.v1.ProducerMark\"D\n\x0cProducerMark\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\"G\n\x0ePublishRequest\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.PublishHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\xba\x02\n\rPublishHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x13\n\x0bproducer_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\x06 \x01(\x04\x12\x0c\n\x04rows\x18\x07 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x08 \x01(\x04\x12\x11\n\tschema_id\x18\t \x01(\r\x12\x19\n\x11priority_plus_one\x18\n \x01(\r\x12\r\n\x05\x63rc32\x18\x0b \x01(\r\x12\x11\n\thas_crc32\x18\x0c \x01(\x08\x12\x0c\n\x04skip\x18\r \x01(\x08\x12 \n\x06staged\x18\x0e \x01(\x0b\x32\x10.mq.v1.StagedSet\x12\x12\n\ncluster_id\x18\x0f \x01(\x0c\"]\n\tStagedSet\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08query_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\"c\n\x0fPublishResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1f\n\x07receipt\x18\x02 \x01(\x0b\x32\x0e.mq.v1.Receipt\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.mq.v1.Error\"{\n\x07Receipt\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\x12\n\nduplicates\x18\x04 \x01(\r\x12\x0e\n\x06log_id\x18\x05 \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\x06 \x01(\x03\"\x12\n\x10TakeEpochRequest\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"*\n\x0bStagedToken\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"\x9e\x01\n\x13\x43ommitStagedRequest\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.mq.v1.StagedToken\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x15\n\rkeep_mismatch\x18\x07 \x01(\x08\"?\n\x14\x43ommitStagedResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"&\n\x14\x44iscardStagedRequest\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\"%\n\x15\x44iscardStagedResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"4\n\x13\x46orgetMarkerRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\"\x16\n\x14\x46orgetMarkerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/produce.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"8\n\x13OpenProducerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\"^\n\x14OpenProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\"\n\x05marks\x18\x03 \x03(\x0b\x32\x13.mq.v1.ProducerMark\"D\n\x0cProducerMark\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x13\n\x0blast_offset\x18\x03 \x01(\x04\"G\n\x0ePublishRequest\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.PublishHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\xba\x02\n\rPublishHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x13\n\x0bproducer_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\x06 \x01(\x04\x12\x0c\n\x04rows\x18\x07 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x08 \x01(\x04\x12\x11\n\tschema_id\x18\t \x01(\r\x12\x19\n\x11priority_plus_one\x18\n \x01(\r\x12\r\n\x05\x63rc32\x18\x0b \x01(\r\x12\x11\n\thas_crc32\x18\x0c \x01(\x08\x12\x0c\n\x04skip\x18\r \x01(\x08\x12 \n\x06staged\x18\x0e \x01(\x0b\x32\x10.mq.v1.StagedSet\x12\x12\n\ncluster_id\x18\x0f \x01(\x0c\"}\n\tStagedSet\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08query_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x13\n\x06target\x18\x06 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_target\"c\n\x0fPublishResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x1f\n\x07receipt\x18\x02 \x01(\x0b\x32\x0e.mq.v1.Receipt\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.mq.v1.Error\"{\n\x07Receipt\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\r\x12\x12\n\nduplicates\x18\x04 \x01(\r\x12\x0e\n\x06log_id\x18\x05 \x01(\x0c\x12\x16\n\x0e\x61ppend_time_us\x18\x06 \x01(\x03\"\x12\n\x10TakeEpochRequest\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"*\n\x0bStagedToken\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"\xb0\x01\n\x13\x43ommitStagedRequest\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.mq.v1.StagedToken\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x0c\n\x04rows\x18\x06 \x01(\x04\x12\x15\n\rkeep_mismatch\x18\x07 \x01(\x08\x12\x10\n\x08query_id\x18\x08 \x01(\t\"?\n\x14\x43ommitStagedResponse\x12\x19\n\x11\x61lready_committed\x18\x01 \x01(\x08\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"&\n\x14\x44iscardStagedRequest\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\"%\n\x15\x44iscardStagedResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"4\n\x13\x46orgetMarkerRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\"\x16\n\x14\x46orgetMarkerResponse\"4\n\x11ListStagedRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c\x12\x10\n\x08query_id\x18\x02 \x01(\t\"C\n\x12ListStagedResponse\x12\x1f\n\x04sets\x18\x01 \x03(\x0b\x32\x11.mq.v1.StagedInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\xc1\x01\n\nStagedInfo\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x13\n\x06target\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0c\x64\x65stinations\x18\x07 \x03(\t\x12\x0c\n\x04rows\x18\x08 \x01(\x04\x12\r\n\x05\x62ytes\x18\t \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\n \x01(\x04\x42\t\n\x07_target\"O\n\x12ListMarkersRequest\x12\x13\n\x0b\x61\x66ter_owner\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_target\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\"G\n\x13ListMarkersResponse\x12\"\n\x07markers\x18\x01 \x03(\x0b\x32\x11.mq.v1.MarkerInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08\"}\n\nMarkerInfo\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x10\n\x08query_id\x18\x06 \x01(\t\x12\x0f\n\x07time_us\x18\x07 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,27 +43,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHHEADER']._serialized_start=358
   _globals['_PUBLISHHEADER']._serialized_end=672
   _globals['_STAGEDSET']._serialized_start=674
-  _globals['_STAGEDSET']._serialized_end=767
-  _globals['_PUBLISHRESPONSE']._serialized_start=769
-  _globals['_PUBLISHRESPONSE']._serialized_end=868
-  _globals['_RECEIPT']._serialized_start=870
-  _globals['_RECEIPT']._serialized_end=993
-  _globals['_TAKEEPOCHREQUEST']._serialized_start=995
-  _globals['_TAKEEPOCHREQUEST']._serialized_end=1013
-  _globals['_TAKEEPOCHRESPONSE']._serialized_start=1015
-  _globals['_TAKEEPOCHRESPONSE']._serialized_end=1049
-  _globals['_STAGEDTOKEN']._serialized_start=1051
-  _globals['_STAGEDTOKEN']._serialized_end=1093
-  _globals['_COMMITSTAGEDREQUEST']._serialized_start=1096
-  _globals['_COMMITSTAGEDREQUEST']._serialized_end=1254
-  _globals['_COMMITSTAGEDRESPONSE']._serialized_start=1256
-  _globals['_COMMITSTAGEDRESPONSE']._serialized_end=1319
-  _globals['_DISCARDSTAGEDREQUEST']._serialized_start=1321
-  _globals['_DISCARDSTAGEDREQUEST']._serialized_end=1359
-  _globals['_DISCARDSTAGEDRESPONSE']._serialized_start=1361
-  _globals['_DISCARDSTAGEDRESPONSE']._serialized_end=1398
-  _globals['_FORGETMARKERREQUEST']._serialized_start=1400
-  _globals['_FORGETMARKERREQUEST']._serialized_end=1452
-  _globals['_FORGETMARKERRESPONSE']._serialized_start=1454
-  _globals['_FORGETMARKERRESPONSE']._serialized_end=1476
+  _globals['_STAGEDSET']._serialized_end=799
+  _globals['_PUBLISHRESPONSE']._serialized_start=801
+  _globals['_PUBLISHRESPONSE']._serialized_end=900
+  _globals['_RECEIPT']._serialized_start=902
+  _globals['_RECEIPT']._serialized_end=1025
+  _globals['_TAKEEPOCHREQUEST']._serialized_start=1027
+  _globals['_TAKEEPOCHREQUEST']._serialized_end=1045
+  _globals['_TAKEEPOCHRESPONSE']._serialized_start=1047
+  _globals['_TAKEEPOCHRESPONSE']._serialized_end=1081
+  _globals['_STAGEDTOKEN']._serialized_start=1083
+  _globals['_STAGEDTOKEN']._serialized_end=1125
+  _globals['_COMMITSTAGEDREQUEST']._serialized_start=1128
+  _globals['_COMMITSTAGEDREQUEST']._serialized_end=1304
+  _globals['_COMMITSTAGEDRESPONSE']._serialized_start=1306
+  _globals['_COMMITSTAGEDRESPONSE']._serialized_end=1369
+  _globals['_DISCARDSTAGEDREQUEST']._serialized_start=1371
+  _globals['_DISCARDSTAGEDREQUEST']._serialized_end=1409
+  _globals['_DISCARDSTAGEDRESPONSE']._serialized_start=1411
+  _globals['_DISCARDSTAGEDRESPONSE']._serialized_end=1448
+  _globals['_FORGETMARKERREQUEST']._serialized_start=1450
+  _globals['_FORGETMARKERREQUEST']._serialized_end=1502
+  _globals['_FORGETMARKERRESPONSE']._serialized_start=1504
+  _globals['_FORGETMARKERRESPONSE']._serialized_end=1526
+  _globals['_LISTSTAGEDREQUEST']._serialized_start=1528
+  _globals['_LISTSTAGEDREQUEST']._serialized_end=1580
+  _globals['_LISTSTAGEDRESPONSE']._serialized_start=1582
+  _globals['_LISTSTAGEDRESPONSE']._serialized_end=1649
+  _globals['_STAGEDINFO']._serialized_start=1652
+  _globals['_STAGEDINFO']._serialized_end=1845
+  _globals['_LISTMARKERSREQUEST']._serialized_start=1847
+  _globals['_LISTMARKERSREQUEST']._serialized_end=1926
+  _globals['_LISTMARKERSRESPONSE']._serialized_start=1928
+  _globals['_LISTMARKERSRESPONSE']._serialized_end=1999
+  _globals['_MARKERINFO']._serialized_start=2001
+  _globals['_MARKERINFO']._serialized_end=2126
 # @@protoc_insertion_point(module_scope)

@@ -78,18 +78,20 @@ class PublishHeader(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., destination: _Optional[str] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., schema_id: _Optional[int] = ..., priority_plus_one: _Optional[int] = ..., crc32: _Optional[int] = ..., has_crc32: bool = ..., skip: bool = ..., staged: _Optional[_Union[StagedSet, _Mapping]] = ..., cluster_id: _Optional[bytes] = ...) -> None: ...
 
 class StagedSet(_message.Message):
-    __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id")
+    __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id", "target")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     token: bytes
     epoch: int
     query_id: str
     batch_id: int
     run_id: str
-    def __init__(self, token: _Optional[bytes] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ...) -> None: ...
+    target: str
+    def __init__(self, token: _Optional[bytes] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("request_id", "receipt", "error")
@@ -136,7 +138,7 @@ class StagedToken(_message.Message):
     def __init__(self, token: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class CommitStagedRequest(_message.Message):
-    __slots__ = ("tokens", "target", "owner", "version", "run_id", "rows", "keep_mismatch")
+    __slots__ = ("tokens", "target", "owner", "version", "run_id", "rows", "keep_mismatch", "query_id")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +146,7 @@ class CommitStagedRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     KEEP_MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[StagedToken]
     target: str
     owner: str
@@ -151,7 +154,8 @@ class CommitStagedRequest(_message.Message):
     run_id: str
     rows: int
     keep_mismatch: bool
-    def __init__(self, tokens: _Optional[_Iterable[_Union[StagedToken, _Mapping]]] = ..., target: _Optional[str] = ..., owner: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., keep_mismatch: bool = ...) -> None: ...
+    query_id: str
+    def __init__(self, tokens: _Optional[_Iterable[_Union[StagedToken, _Mapping]]] = ..., target: _Optional[str] = ..., owner: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., keep_mismatch: bool = ..., query_id: _Optional[str] = ...) -> None: ...
 
 class CommitStagedResponse(_message.Message):
     __slots__ = ("already_committed", "rows")
@@ -184,3 +188,79 @@ class ForgetMarkerRequest(_message.Message):
 class ForgetMarkerResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ListStagedRequest(_message.Message):
+    __slots__ = ("after", "query_id")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    query_id: str
+    def __init__(self, after: _Optional[bytes] = ..., query_id: _Optional[str] = ...) -> None: ...
+
+class ListStagedResponse(_message.Message):
+    __slots__ = ("sets", "more")
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    sets: _containers.RepeatedCompositeFieldContainer[StagedInfo]
+    more: bool
+    def __init__(self, sets: _Optional[_Iterable[_Union[StagedInfo, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class StagedInfo(_message.Message):
+    __slots__ = ("token", "query_id", "batch_id", "run_id", "epoch", "target", "destinations", "rows", "bytes", "age_ms")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    query_id: str
+    batch_id: int
+    run_id: str
+    epoch: int
+    target: str
+    destinations: _containers.RepeatedScalarFieldContainer[str]
+    rows: int
+    bytes: int
+    age_ms: int
+    def __init__(self, token: _Optional[bytes] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., target: _Optional[str] = ..., destinations: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class ListMarkersRequest(_message.Message):
+    __slots__ = ("after_owner", "after_target", "prefix")
+    AFTER_OWNER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TARGET_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    after_owner: str
+    after_target: str
+    prefix: str
+    def __init__(self, after_owner: _Optional[str] = ..., after_target: _Optional[str] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class ListMarkersResponse(_message.Message):
+    __slots__ = ("markers", "more")
+    MARKERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    markers: _containers.RepeatedCompositeFieldContainer[MarkerInfo]
+    more: bool
+    def __init__(self, markers: _Optional[_Iterable[_Union[MarkerInfo, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class MarkerInfo(_message.Message):
+    __slots__ = ("owner", "target", "version", "rows", "run_id", "query_id", "time_us")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    target: str
+    version: int
+    rows: int
+    run_id: str
+    query_id: str
+    time_us: int
+    def __init__(self, owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., rows: _Optional[int] = ..., run_id: _Optional[str] = ..., query_id: _Optional[str] = ..., time_us: _Optional[int] = ...) -> None: ...

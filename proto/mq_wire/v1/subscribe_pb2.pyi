@@ -8,16 +8,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HoldRunRequest(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "cluster_id")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     run: int
-    def __init__(self, run: _Optional[int] = ...) -> None: ...
+    cluster_id: bytes
+    def __init__(self, run: _Optional[int] = ..., cluster_id: _Optional[bytes] = ...) -> None: ...
 
 class RunEvent(_message.Message):
     __slots__ = ("run",)
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: int
     def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class JoinQueryRequest(_message.Message):
+    __slots__ = ("who", "query_id", "batch_id", "spark_run_id")
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SPARK_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    who: ConsumerRef
+    query_id: str
+    batch_id: int
+    spark_run_id: str
+    def __init__(self, who: _Optional[_Union[ConsumerRef, _Mapping]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., spark_run_id: _Optional[str] = ...) -> None: ...
+
+class JoinQueryResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ConsumerRef(_message.Message):
     __slots__ = ("destination", "cluster_id", "destination_id", "consumer", "incarnation", "run")
@@ -214,7 +232,7 @@ class ListConsumersResponse(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ...) -> None: ...
 
 class ConsumerInfo(_message.Message):
-    __slots__ = ("destination", "consumer", "incarnation", "run", "connected", "unacknowledged_rows", "read_rows", "oldest_unacknowledged_ms", "pinned_bytes", "next", "query_id", "batch_id", "failed_attempts")
+    __slots__ = ("destination", "consumer", "incarnation", "run", "connected", "unacknowledged_rows", "read_rows", "oldest_unacknowledged_ms", "pinned_bytes", "next", "query_id", "batch_id", "failed_attempts", "session", "client", "peer")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +246,9 @@ class ConsumerInfo(_message.Message):
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
     destination: str
     consumer: str
     incarnation: bytes
@@ -241,15 +262,22 @@ class ConsumerInfo(_message.Message):
     query_id: str
     batch_id: int
     failed_attempts: int
-    def __init__(self, destination: _Optional[str] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., connected: bool = ..., unacknowledged_rows: _Optional[int] = ..., read_rows: _Optional[int] = ..., oldest_unacknowledged_ms: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., next: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., failed_attempts: _Optional[int] = ...) -> None: ...
+    session: int
+    client: str
+    peer: str
+    def __init__(self, destination: _Optional[str] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., connected: bool = ..., unacknowledged_rows: _Optional[int] = ..., read_rows: _Optional[int] = ..., oldest_unacknowledged_ms: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., next: _Optional[_Union[_common_pb2.Positions, _Mapping]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., session: _Optional[int] = ..., client: _Optional[str] = ..., peer: _Optional[str] = ...) -> None: ...
 
 class ReleaseConsumerRequest(_message.Message):
-    __slots__ = ("destination", "consumer")
+    __slots__ = ("destination", "consumer", "incarnation", "session")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     destination: str
     consumer: str
-    def __init__(self, destination: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+    incarnation: bytes
+    session: int
+    def __init__(self, destination: _Optional[str] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., session: _Optional[int] = ...) -> None: ...
 
 class ReleaseConsumerResponse(_message.Message):
     __slots__ = ("returned_rows", "acknowledged_rows")

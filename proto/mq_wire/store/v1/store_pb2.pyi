@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Entry(_message.Message):
-    __slots__ = ("time_us", "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed", "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged", "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved", "quarantined")
+    __slots__ = ("time_us", "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed", "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged", "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved", "quarantined", "query_joined", "plans_forgotten", "duplicates_counted")
     TIME_US_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_CREATED_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_DELETED_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,9 @@ class Entry(_message.Message):
     MARKER_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    QUERY_JOINED_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_COUNTED_FIELD_NUMBER: _ClassVar[int]
     time_us: int
     destination_created: DestinationCreated
     destination_deleted: DestinationDeleted
@@ -52,7 +55,10 @@ class Entry(_message.Message):
     marker_forgotten: MarkerForgotten
     moved: Moved
     quarantined: Quarantined
-    def __init__(self, time_us: _Optional[int] = ..., destination_created: _Optional[_Union[DestinationCreated, _Mapping]] = ..., destination_deleted: _Optional[_Union[DestinationDeleted, _Mapping]] = ..., producer_opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., staged_committed: _Optional[_Union[StagedCommitted, _Mapping]] = ..., staged_discarded: _Optional[_Union[StagedDiscarded, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., epoch_taken: _Optional[_Union[EpochTaken, _Mapping]] = ..., consumer_minted: _Optional[_Union[ConsumerMinted, _Mapping]] = ..., planned: _Optional[_Union[Planned, _Mapping]] = ..., plans_returned: _Optional[_Union[PlansReturned, _Mapping]] = ..., plans_acknowledged: _Optional[_Union[PlansAcknowledged, _Mapping]] = ..., range_opened: _Optional[_Union[RangeOpened, _Mapping]] = ..., range_read: _Optional[_Union[RangeRead, _Mapping]] = ..., consumer_ended: _Optional[_Union[ConsumerEnded, _Mapping]] = ..., marker_forgotten: _Optional[_Union[MarkerForgotten, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., quarantined: _Optional[_Union[Quarantined, _Mapping]] = ...) -> None: ...
+    query_joined: QueryJoined
+    plans_forgotten: PlansForgotten
+    duplicates_counted: DuplicatesCounted
+    def __init__(self, time_us: _Optional[int] = ..., destination_created: _Optional[_Union[DestinationCreated, _Mapping]] = ..., destination_deleted: _Optional[_Union[DestinationDeleted, _Mapping]] = ..., producer_opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., skipped: _Optional[_Union[Skipped, _Mapping]] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., staged_committed: _Optional[_Union[StagedCommitted, _Mapping]] = ..., staged_discarded: _Optional[_Union[StagedDiscarded, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., epoch_taken: _Optional[_Union[EpochTaken, _Mapping]] = ..., consumer_minted: _Optional[_Union[ConsumerMinted, _Mapping]] = ..., planned: _Optional[_Union[Planned, _Mapping]] = ..., plans_returned: _Optional[_Union[PlansReturned, _Mapping]] = ..., plans_acknowledged: _Optional[_Union[PlansAcknowledged, _Mapping]] = ..., range_opened: _Optional[_Union[RangeOpened, _Mapping]] = ..., range_read: _Optional[_Union[RangeRead, _Mapping]] = ..., consumer_ended: _Optional[_Union[ConsumerEnded, _Mapping]] = ..., marker_forgotten: _Optional[_Union[MarkerForgotten, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., quarantined: _Optional[_Union[Quarantined, _Mapping]] = ..., query_joined: _Optional[_Union[QueryJoined, _Mapping]] = ..., plans_forgotten: _Optional[_Union[PlansForgotten, _Mapping]] = ..., duplicates_counted: _Optional[_Union[DuplicatesCounted, _Mapping]] = ...) -> None: ...
 
 class DestinationCreated(_message.Message):
     __slots__ = ("destination", "name", "destination_id", "partitions")
@@ -129,7 +135,7 @@ class Skipped(_message.Message):
     def __init__(self, destination: _Optional[int] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Staged(_message.Message):
-    __slots__ = ("token", "destination", "partition", "records", "first_sequence", "records_crc", "epoch", "query_id", "batch_id", "run_id", "moved")
+    __slots__ = ("token", "destination", "partition", "records", "first_sequence", "records_crc", "epoch", "query_id", "batch_id", "run_id", "moved", "target")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +147,7 @@ class Staged(_message.Message):
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     token: bytes
     destination: int
     partition: int
@@ -152,10 +159,11 @@ class Staged(_message.Message):
     batch_id: int
     run_id: str
     moved: bool
-    def __init__(self, token: _Optional[bytes] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., first_sequence: _Optional[int] = ..., records_crc: _Optional[int] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., moved: bool = ...) -> None: ...
+    target: str
+    def __init__(self, token: _Optional[bytes] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., records: _Optional[_Union[Records, _Mapping]] = ..., first_sequence: _Optional[int] = ..., records_crc: _Optional[int] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., moved: bool = ..., target: _Optional[str] = ...) -> None: ...
 
 class StagedCommitted(_message.Message):
-    __slots__ = ("tokens", "owner", "target", "version", "run_id", "rows", "ranges")
+    __slots__ = ("tokens", "owner", "target", "version", "run_id", "rows", "ranges", "query_id")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +171,7 @@ class StagedCommitted(_message.Message):
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
     owner: str
     target: str
@@ -170,7 +179,8 @@ class StagedCommitted(_message.Message):
     run_id: str
     rows: int
     ranges: _containers.RepeatedCompositeFieldContainer[StagedRange]
-    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[StagedRange, _Mapping]]] = ...) -> None: ...
+    query_id: str
+    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[StagedRange, _Mapping]]] = ..., query_id: _Optional[str] = ...) -> None: ...
 
 class StagedRange(_message.Message):
     __slots__ = ("set", "destination", "partition", "base", "rows")
@@ -187,14 +197,16 @@ class StagedRange(_message.Message):
     def __init__(self, set: _Optional[int] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., base: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class StagedDiscarded(_message.Message):
-    __slots__ = ("tokens", "query_id", "epochs_below")
+    __slots__ = ("tokens", "query_id", "epochs_below", "target")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_BELOW_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
     query_id: str
     epochs_below: int
-    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., query_id: _Optional[str] = ..., epochs_below: _Optional[int] = ...) -> None: ...
+    target: str
+    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., query_id: _Optional[str] = ..., epochs_below: _Optional[int] = ..., target: _Optional[str] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("partition", "offsets")
@@ -320,19 +332,55 @@ class RangeRead(_message.Message):
     batch_id: int
     def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., plans: _Optional[_Iterable[int]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
 
+class QueryJoined(_message.Message):
+    __slots__ = ("destination", "query_id", "spark_run_id", "run", "incarnation")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    SPARK_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    destination: int
+    query_id: str
+    spark_run_id: str
+    run: int
+    incarnation: bytes
+    def __init__(self, destination: _Optional[int] = ..., query_id: _Optional[str] = ..., spark_run_id: _Optional[str] = ..., run: _Optional[int] = ..., incarnation: _Optional[bytes] = ...) -> None: ...
+
+class PlansForgotten(_message.Message):
+    __slots__ = ("destination", "incarnation", "through")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    destination: int
+    incarnation: bytes
+    through: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., through: _Optional[int] = ...) -> None: ...
+
+class DuplicatesCounted(_message.Message):
+    __slots__ = ("destination", "partition", "rows")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    destination: int
+    partition: int
+    rows: int
+    def __init__(self, destination: _Optional[int] = ..., partition: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
 class ConsumerEnded(_message.Message):
-    __slots__ = ("destination", "incarnation", "successor", "acknowledged", "returned")
+    __slots__ = ("destination", "incarnation", "successor", "acknowledged", "returned", "shared")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     successor: bytes
     acknowledged: _containers.RepeatedScalarFieldContainer[int]
     returned: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., acknowledged: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
+    shared: bool
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., acknowledged: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ..., shared: bool = ...) -> None: ...
 
 class MarkerForgotten(_message.Message):
     __slots__ = ("owner", "target")
@@ -369,7 +417,7 @@ class Quarantined(_message.Message):
     def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
 
 class BrokerPart(_message.Message):
-    __slots__ = ("epoch", "next_destination", "destinations", "producers", "markers", "query_epochs", "fenced_batches")
+    __slots__ = ("epoch", "next_destination", "destinations", "producers", "markers", "query_epochs", "fenced_batches", "plans_cut")
     class QueryEpochsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +432,7 @@ class BrokerPart(_message.Message):
     MARKERS_FIELD_NUMBER: _ClassVar[int]
     QUERY_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     FENCED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PLANS_CUT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     next_destination: int
     destinations: _containers.RepeatedCompositeFieldContainer[DestinationPart]
@@ -391,7 +440,62 @@ class BrokerPart(_message.Message):
     markers: _containers.RepeatedCompositeFieldContainer[MarkerPart]
     query_epochs: _containers.ScalarMap[str, int]
     fenced_batches: _containers.RepeatedCompositeFieldContainer[QueryBatch]
-    def __init__(self, epoch: _Optional[int] = ..., next_destination: _Optional[int] = ..., destinations: _Optional[_Iterable[_Union[DestinationPart, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[ProducerOpened, _Mapping]]] = ..., markers: _Optional[_Iterable[_Union[MarkerPart, _Mapping]]] = ..., query_epochs: _Optional[_Mapping[str, int]] = ..., fenced_batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ...) -> None: ...
+    plans_cut: int
+    def __init__(self, epoch: _Optional[int] = ..., next_destination: _Optional[int] = ..., destinations: _Optional[_Iterable[_Union[DestinationPart, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[ProducerOpened, _Mapping]]] = ..., markers: _Optional[_Iterable[_Union[MarkerPart, _Mapping]]] = ..., query_epochs: _Optional[_Mapping[str, int]] = ..., fenced_batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ..., plans_cut: _Optional[int] = ...) -> None: ...
+
+class QueriesPart(_message.Message):
+    __slots__ = ("queries",)
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    queries: _containers.RepeatedCompositeFieldContainer[QueryPart]
+    def __init__(self, queries: _Optional[_Iterable[_Union[QueryPart, _Mapping]]] = ...) -> None: ...
+
+class QueryPart(_message.Message):
+    __slots__ = ("query_id", "reads", "readers", "epochs", "fenced_through")
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    FENCED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    query_id: str
+    reads: _containers.RepeatedCompositeFieldContainer[BatchRead]
+    readers: _containers.RepeatedCompositeFieldContainer[QueryReader]
+    epochs: _containers.RepeatedCompositeFieldContainer[TargetEpoch]
+    fenced_through: int
+    def __init__(self, query_id: _Optional[str] = ..., reads: _Optional[_Iterable[_Union[BatchRead, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[QueryReader, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[TargetEpoch, _Mapping]]] = ..., fenced_through: _Optional[int] = ...) -> None: ...
+
+class BatchRead(_message.Message):
+    __slots__ = ("batch_id", "plans_cut")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    PLANS_CUT_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    plans_cut: int
+    def __init__(self, batch_id: _Optional[int] = ..., plans_cut: _Optional[int] = ...) -> None: ...
+
+class QueryReader(_message.Message):
+    __slots__ = ("destination", "spark_run_id", "run", "incarnation")
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    SPARK_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    destination: int
+    spark_run_id: str
+    run: int
+    incarnation: bytes
+    def __init__(self, destination: _Optional[int] = ..., spark_run_id: _Optional[str] = ..., run: _Optional[int] = ..., incarnation: _Optional[bytes] = ...) -> None: ...
+
+class TargetEpoch(_message.Message):
+    __slots__ = ("target", "epoch")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    epoch: int
+    def __init__(self, target: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class MarkersPart(_message.Message):
+    __slots__ = ("markers",)
+    MARKERS_FIELD_NUMBER: _ClassVar[int]
+    markers: _containers.RepeatedCompositeFieldContainer[MarkerPart]
+    def __init__(self, markers: _Optional[_Iterable[_Union[MarkerPart, _Mapping]]] = ...) -> None: ...
 
 class QueryBatch(_message.Message):
     __slots__ = ("query_id", "batch_id")
@@ -408,18 +512,22 @@ class DestinationPart(_message.Message):
     def __init__(self, created: _Optional[_Union[DestinationCreated, _Mapping]] = ...) -> None: ...
 
 class MarkerPart(_message.Message):
-    __slots__ = ("owner", "target", "version", "run_id", "rows")
+    __slots__ = ("owner", "target", "version", "run_id", "rows", "query_id", "time_us")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
     owner: str
     target: str
     version: int
     run_id: str
     rows: int
-    def __init__(self, owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    query_id: str
+    time_us: int
+    def __init__(self, owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., query_id: _Optional[str] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class LogPart(_message.Message):
     __slots__ = ("next_offset", "duplicates", "producers", "audits", "quarantined")
@@ -488,14 +596,16 @@ class ConsumersPart(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerPart, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedPart, _Mapping]]] = ...) -> None: ...
 
 class EndedPart(_message.Message):
-    __slots__ = ("incarnation", "successor", "consumer")
+    __slots__ = ("incarnation", "successor", "consumer", "shared")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     successor: bytes
     consumer: str
-    def __init__(self, incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., consumer: _Optional[str] = ...) -> None: ...
+    shared: bool
+    def __init__(self, incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., consumer: _Optional[str] = ..., shared: bool = ...) -> None: ...
 
 class ConsumerPart(_message.Message):
     __slots__ = ("consumer", "incarnation", "run", "minted_by_run", "next_plan", "plans", "next", "floor", "minted_time_us", "acknowledged_plan")
@@ -536,7 +646,14 @@ class ConsumerPart(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., minted_by_run: _Optional[int] = ..., next_plan: _Optional[int] = ..., plans: _Optional[_Iterable[_Union[PlanPart, _Mapping]]] = ..., next: _Optional[_Mapping[int, int]] = ..., floor: _Optional[_Mapping[int, int]] = ..., minted_time_us: _Optional[int] = ..., acknowledged_plan: _Optional[int] = ...) -> None: ...
 
 class PlanPart(_message.Message):
-    __slots__ = ("planned", "time_us", "returned", "acknowledged", "opened_by_run", "read_by_run", "failed_attempts", "batches")
+    __slots__ = ("planned", "time_us", "returned", "acknowledged", "opened_by_run", "read_by_run", "failed_attempts", "batches", "serial", "committed", "forgotten", "counts")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     PLANNED_FIELD_NUMBER: _ClassVar[int]
     TIME_US_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
@@ -545,6 +662,10 @@ class PlanPart(_message.Message):
     READ_BY_RUN_FIELD_NUMBER: _ClassVar[int]
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     planned: Planned
     time_us: int
     returned: bool
@@ -553,10 +674,14 @@ class PlanPart(_message.Message):
     read_by_run: int
     failed_attempts: int
     batches: _containers.RepeatedCompositeFieldContainer[QueryBatch]
-    def __init__(self, planned: _Optional[_Union[Planned, _Mapping]] = ..., time_us: _Optional[int] = ..., returned: bool = ..., acknowledged: bool = ..., opened_by_run: _Optional[int] = ..., read_by_run: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ...) -> None: ...
+    serial: int
+    committed: bool
+    forgotten: bool
+    counts: _containers.ScalarMap[int, int]
+    def __init__(self, planned: _Optional[_Union[Planned, _Mapping]] = ..., time_us: _Optional[int] = ..., returned: bool = ..., acknowledged: bool = ..., opened_by_run: _Optional[int] = ..., read_by_run: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ..., serial: _Optional[int] = ..., committed: bool = ..., forgotten: bool = ..., counts: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class StagedPart(_message.Message):
-    __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id", "last_time_us", "frames")
+    __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id", "last_time_us", "frames", "target")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -564,6 +689,7 @@ class StagedPart(_message.Message):
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_TIME_US_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     token: bytes
     epoch: int
     query_id: str
@@ -571,7 +697,8 @@ class StagedPart(_message.Message):
     run_id: str
     last_time_us: int
     frames: _containers.RepeatedCompositeFieldContainer[StagedFrame]
-    def __init__(self, token: _Optional[bytes] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., last_time_us: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[StagedFrame, _Mapping]]] = ...) -> None: ...
+    target: str
+    def __init__(self, token: _Optional[bytes] = ..., epoch: _Optional[int] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., run_id: _Optional[str] = ..., last_time_us: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[StagedFrame, _Mapping]]] = ..., target: _Optional[str] = ...) -> None: ...
 
 class StagedFrame(_message.Message):
     __slots__ = ("staged", "segment", "position", "size", "crc", "priorities", "priority")
