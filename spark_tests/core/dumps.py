@@ -35,8 +35,8 @@ def dump_broker(broker: Broker) -> Dump:
             for token, held in state.staged.items()
         },
         "markers": {key: (marker.version, marker.rows) for key, marker in state.markers.items()},
-        "query_epochs": dict(state.query_epochs),
-        "fenced": set(state.fenced_batches),
+        "epochs": {q.query_id: dict(q.epochs) for q in state.queries.values() if q.epochs},
+        "fenced": {q.query_id: q.fenced_through for q in state.queries.values() if q.fenced_through is not None},
     }
 
 
@@ -112,8 +112,8 @@ def dump_model(model: Model) -> Dump:
             for token, held in model.staged.items()
         },
         "markers": dict(model.markers),
-        "query_epochs": dict(model.query_epochs),
-        "fenced": set(model.fenced),
+        "epochs": {query: {None: epoch} for query, epoch in model.query_epochs.items() if epoch},
+        "fenced": dict(model.fenced),
     }
 
 

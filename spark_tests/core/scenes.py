@@ -105,10 +105,14 @@ class Scene(ListWorld):
 
     # Staged sets.
 
+    def _epoch(self, query: str) -> int:
+        known = self.broker.state.queries.get(query)
+        return max(known.epoch(None), 1) if known is not None else 1
+
     def stage(self, token: int, first: int = 0, rows: int = 2, **more: Any) -> produce.Receipt:
         """`more`: queue, partition, epoch (one that may write), query, batch, values, skip."""
         query = more.get("query", "q1")
-        epoch = more.get("epoch") or max(self.broker.state.query_epochs.get(query, 0), 1)
+        epoch = more.get("epoch") or self._epoch(query)
         staged = produce.StagedSet(token=token.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=more.get("batch", 0))
         values = more.get("values") or [(b"%d" % at, 4) for at in range(first, first + rows)]
         receipt: produce.Receipt = self.handle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from mq_broker.core import snapshot
+from mq_broker.core import owners, snapshot
 from mq_broker.core.broker import Broker
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
@@ -47,7 +47,7 @@ def test_only_what_changed_is_written() -> None:
     scene.publish(4, partition=1)
     assert kept.take() == {"log/1/1", "rows/1/1/0"}
     scene.stage(7, partition=1)
-    assert kept.take() == {"broker", f"staged/{7:032x}"}
+    assert kept.take() == {f"queries/{owners.bucket_of('q1')}", f"staged/{7:032x}"}
     scene.stage(7, partition=1, first=2)
     assert kept.take() == {f"staged/{7:032x}"}
     query = scene.query()
@@ -76,10 +76,11 @@ def test_parts_of_what_is_gone_vanish() -> None:
     kept.take()
     scene.handle(DeleteDestinationRequest(name="q"))
     kept.take()
-    assert sorted(kept.parts) == ["broker", f"staged/{7:032x}"]
+    query = f"queries/{owners.bucket_of('q1')}"  # its writers' epoch outlives the queue
+    assert sorted(kept.parts) == ["broker", query, f"staged/{7:032x}"]
     scene.handle(DeleteDestinationRequest(name="other"))
     kept.take()
-    assert sorted(kept.parts) == ["broker"]
+    assert sorted(kept.parts) == ["broker", query]
 
 
 def test_a_part_of_rows_vanishes_also_when_something_elsewhere_held_it_back() -> None:
@@ -147,5 +148,5 @@ def test_attempts_plans_and_fences_survive() -> None:
     scene.commit((1, 2), version=9, target="q")
     kept.take()
     restored = kept.restored().state
-    assert restored.fenced_batches == {("q1", 3)}
-    assert restored.query_epochs == {"q1": 6}
+    assert restored.queries["q1"].fenced_through == 3
+    assert restored.queries["q1"].epochs == {None: 6}

@@ -186,7 +186,7 @@ SINK: Final = (
         "a takeover does not fence the sink",
         "a batch whose input went to others is committed all the same",
         (
-            Change(apply._consumer_ended, "state.fenced_batches.update(plan.batches)", "pass"),
+            Change(apply._consumer_ended, "owners.touch_query(state, query_id).fence(batch)", "pass"),
             Change(planning.end_consumer, "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})", "pass"),
         ),
         "simulation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, snapshot, space
+from mq_broker.core import apply, owners, snapshot, space
 from mq_broker.core.destination import Destination
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
@@ -93,7 +93,7 @@ CONTENT: Final = (
     Bug(
         "markers not in the snapshot",
         "after a start from a snapshot a commit that was done may be done again",
-        (Change(snapshot._restore_broker, "for m in part.markers", "for m in ()"),),
+        (Change(owners.restore_markers, "for m in part.markers", "for m in ()"),),
         "simulation",
     ),
     Bug(
@@ -105,13 +105,13 @@ CONTENT: Final = (
     Bug(
         "writers' epochs not in the snapshot",
         "after a start from a snapshot a zombie writer may stage and discard",
-        (Change(snapshot._restore_broker, "state.query_epochs = dict(part.query_epochs)", "pass"),),
+        (Change(owners.restore_queries, "for e in known.epochs", "for e in ()"),),
         "model",
     ),
     Bug(
         "fenced batches not in the snapshot",
         "after a start from a snapshot a batch whose input went to others may be committed",
-        (Change(snapshot._restore_broker, "for batch in part.fenced_batches", "for batch in ()"),),
+        (Change(owners.restore_queries, "known.fenced_through if known.HasField(\"fenced_through\") else None", "None"),),
         "model",
     ),
     Bug(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from mq_broker.core import owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan, end_of
 from mq_broker.core.destination import Destination, Partition
@@ -124,9 +125,8 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
     if held is None:
         held = state.staged[what.token] = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id)
     held.add(StagedFrame(what, body.place, body.priorities), time_us)
-    if what.query_id and what.epoch > state.query_epochs.get(what.query_id, 0):
-        state.query_epochs[what.query_id] = what.epoch
-        state.dirty.add(("broker",))
+    if what.query_id:
+        owners.raise_epoch(state, what.query_id, None, what.epoch)
     state.dirty.add(("staged", what.token))
 
 
@@ -143,17 +143,15 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stirred.add(destination.name)
     if what.owner:
-        state.markers[what.owner, what.target] = Marker(what.version, what.run_id, what.rows)
-    state.dirty.add(("broker",))
+        owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows))
 
 
 def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, body: Body | None) -> None:
     for token in what.tokens:
         del state.staged[token]
         state.dirty.add(("staged", token))
-    if what.epochs_below > state.query_epochs.get(what.query_id, 0):
-        state.query_epochs[what.query_id] = what.epochs_below
-        state.dirty.add(("broker",))
+    if what.epochs_below:
+        owners.raise_epoch(state, what.query_id, None, what.epochs_below)
 
 
 def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:
@@ -276,7 +274,8 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
     for number in what.returned:
         plan = consumer.plans[number]
         _give_back(state, destination, plan, plan.failed_attempts + plan.read_since_opened)
-        state.fenced_batches.update(plan.batches)
+        for query_id, batch in plan.batches:
+            owners.touch_query(state, query_id).fence(batch)
     for plan in consumer.plans.values():
         if not plan.returned:
             _let_go(state, what.destination, plan)
@@ -286,8 +285,7 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
 
 
 def _marker_forgotten(state: State, what: store.MarkerForgotten, time_us: int, body: Body | None) -> None:
-    state.markers.pop((what.owner, what.target), None)
-    state.dirty.add(("broker",))
+    owners.drop_marker(state, what.owner, what.target)
 
 
 def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> None:

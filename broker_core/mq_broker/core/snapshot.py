@@ -1,6 +1,8 @@
 """The state as named parts, and back. Only parts that changed are written again; a part of rows covers 2^20 offsets of a partition.
 
-    broker                         destinations, named producers, markers, epochs
+    broker                         destinations, named producers, counters
+    queries/<bucket>               who reads and writes for which query
+    markers/<bucket>               who has committed what
     log/<destination>/<partition>  next offset, duplicate audit; none where nobody ever sent anything
     rows/<d>/<p>/<chunk>           ready lanes, failed attempts, frame index
     consumers/<destination>        durable consumers and their plans
@@ -17,14 +19,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core import space
+from mq_broker.core import owners, space
 from mq_broker.core.apply import CHUNK_BITS, plan_of
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.selection import Lane, range_bitmap
-from mq_broker.core.staged import Marker, StagedFrame, StagedSet
+from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
 from mq_wire.limits import AUDIT_RANGES, PRIORITIES
 from mq_wire.store.v1 import store_pb2 as store
@@ -46,12 +48,13 @@ def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], se
     changed = {key_of(part): part for part in dirty if part[0] != "gone"}
     unchanged = {key for key in kept if key not in changed and key not in gone_keys and not (gone and key.startswith(gone))}
     parts = [(key, body) for key, part in changed.items() if (body := _export(state, part)) is not None]
-    return parts, unchanged
+    return parts + owners.export(state, dirty), unchanged
 
 
 def mark_all(state: State) -> None:
     """Marks every part as changed: the next snapshot builds on no other."""
     state.dirty.add(("broker",))
+    owners.mark_all(state)
     state.dirty.update(("staged", token) for token in state.staged)
     for destination in state.by_number.values():
         state.dirty.add(("consumers", destination.number))
@@ -80,6 +83,8 @@ def _export(state: State, part: tuple[object, ...]) -> bytes | None:
     kind, *which = part
     if kind == "broker":
         return _broker_part(state).SerializeToString()
+    if kind in ("queries", "markers"):
+        return None  # `owners.export` gives them, all in one go
     if kind == "staged":
         held = state.staged.get(which[0])  # type: ignore[call-overload]
         return None if held is None else _staged_part(held).SerializeToString()
@@ -107,12 +112,7 @@ def _broker_part(state: State) -> store.BrokerPart:
             for d in state.by_number.values()
         ],
         producers=[store.ProducerOpened(producer_id=producer, epoch=epoch) for producer, epoch in state.producers.items()],
-        markers=[
-            store.MarkerPart(owner=owner, target=target, version=m.version, run_id=m.run_id, rows=m.rows)
-            for (owner, target), m in state.markers.items()
-        ],
-        query_epochs=state.query_epochs,
-        fenced_batches=[store.QueryBatch(query_id=query, batch_id=batch) for query, batch in sorted(state.fenced_batches)],
+        plans_cut=state.plans_cut,
     )
 
 
@@ -234,13 +234,17 @@ def _staged_part(held: StagedSet) -> store.StagedPart:
 
 def restore(state: State, parts: Iterator[tuple[str, bytes]]) -> None:
     """Fills a fresh state from the parts of a snapshot."""
-    by_kind: dict[str, list[tuple[list[str], bytes]]] = {"log": [], "rows": [], "consumers": [], "staged": []}
+    by_kind: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in ("queries", "markers", "log", "rows", "consumers", "staged")}
     for key, body in parts:
         kind, *which = key.split("/")
         if kind == "broker":
             _restore_broker(state, store.BrokerPart.FromString(body))
         else:
             by_kind[kind].append((which, body))
+    for _, body in by_kind["queries"]:
+        owners.restore_queries(state, store.QueriesPart.FromString(body))
+    for _, body in by_kind["markers"]:
+        owners.restore_markers(state, store.MarkersPart.FromString(body))
     for which, body in by_kind["log"]:
         _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
     for which, body in sorted(by_kind["rows"], key=lambda part: [int(number) for number in part[0]]):
@@ -261,9 +265,8 @@ def _restore_broker(state: State, part: store.BrokerPart) -> None:
         state.partitions_total += len(partitions)
     state.next_destination = part.next_destination
     state.producers = {opened.producer_id: opened.epoch for opened in part.producers}
-    state.markers = {(m.owner, m.target): Marker(m.version, m.run_id, m.rows) for m in part.markers}
-    state.query_epochs = dict(part.query_epochs)
-    state.fenced_batches = {(batch.query_id, batch.batch_id) for batch in part.fenced_batches}
+    state.plans_cut = part.plans_cut
+    owners.restore_format_1(state, part)
 
 
 def _restore_log(partition: Partition, part: store.LogPart) -> None:

@@ -48,7 +48,6 @@ class StagedSet:
         known = self.ranges.setdefault(key, deque(maxlen=AUDIT_RANGES))
         known.append(Range(entry.first_sequence, entry.records.rows, entry.records_crc, 0, time_us))
 
-
     def move(self, entry: Staged, place: Place) -> None:
         """Points a batch of the set to a copy of it."""
         where = (entry.destination, entry.partition, entry.first_sequence)
@@ -64,3 +63,7 @@ class Marker:
     version: int
     run_id: str
     rows: int
+    #: The streaming query that it worked for; "" where it did not say.
+    query_id: str = ""
+    #: Broker wall clock; 0 where it is not known.
+    time_us: int = 0

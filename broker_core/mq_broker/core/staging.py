@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mq_broker.core.commands import Publish
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
+from mq_broker.core.query import Query
 from mq_broker.core.staged import Marker, StagedSet
 from mq_broker.core.state import State
 from mq_wire.errors import (
@@ -71,11 +72,12 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     state = ledger.state
     if len(staged.token) != TOKEN_BYTES:
         raise InvalidRequest(f"a staging token has {len(staged.token)} bytes: use {TOKEN_BYTES} random ones")
-    if (staged.query_id, staged.batch_id) in state.fenced_batches:
+    query = state.queries.get(staged.query_id, Query(staged.query_id))
+    if query.is_fenced(staged.batch_id):
         raise EpochFenced(
             f"batch {staged.batch_id} of query {staged.query_id} read rows that were given to another consumer since: its output is refused"
         )
-    newest = state.query_epochs.get(staged.query_id, 0) if staged.query_id else 0
+    newest = query.epoch(None)
     if staged.epoch < newest:
         raise EpochFenced(
             f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that may write: this task belongs to "
@@ -136,7 +138,7 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
     if rows != request.rows:
         raise InvalidRequest(f"a commit of {request.rows} rows names sets of {rows}: the sums must agree")
     query = _query_of(request.owner)
-    if query and (query, request.version) in state.fenced_batches:
+    if query and query in state.queries and state.queries[query].is_fenced(request.version):
         raise EpochFenced(
             f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused"
         )
@@ -224,7 +226,8 @@ def _end_batches(ledger: Ledger, query: str, through: int, sets: Iterable[Staged
     if query:
         over = max((min(held.epoch + 1, _EPOCH_MAX) for held in sets if held.query_id == query), default=0)
         tokens = (s.token for s in ledger.state.staged.values() if s.query_id == query and s.batch_id <= through)
-        _discard(ledger, tokens, query, over if over > ledger.state.query_epochs.get(query, 0) else 0)
+        known = ledger.state.queries.get(query, Query(query))
+        _discard(ledger, tokens, query, over if over > known.epoch(None) else 0)
 
 
 def _discard(ledger: Ledger, tokens: Iterable[bytes], query: str = "", epochs_below: int = 0) -> int:

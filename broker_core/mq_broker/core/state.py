@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination
 from mq_broker.core.log import FrameIndex
+from mq_broker.core.query import Query
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
 from mq_broker.core.staged import Marker, StagedSet
@@ -49,10 +50,9 @@ class State:
     producers: dict[str, int] = field(default_factory=dict)
     staged: dict[bytes, StagedSet] = field(default_factory=dict)
     markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
-    #: Newest writer epoch seen per query.
-    query_epochs: dict[str, int] = field(default_factory=dict)
-    #: Batches whose input was freed by a takeover or release: they may never stage or commit again.
-    fenced_batches: set[tuple[str, int]] = field(default_factory=set)
+    queries: dict[str, Query] = field(default_factory=dict)
+    #: Plans of all consumers, ever: tells whether a plan was cut before a batch was first read or after.
+    plans_cut: int = 0
 
     # volatile
     sessions: dict[int, Session] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from mq_broker.core import apply
+from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination, Partition
@@ -158,8 +158,7 @@ class Replay:
                     partition = self.partition(frame.entry.destination, frame.entry.partition)
                     self._take(partition, frame, partition.log.next_offset, entry.time_us)
         if what.owner:
-            self.state.markers[what.owner, what.target] = Marker(what.version, what.run_id, what.rows)
-        self.state.dirty.add(("broker",))
+            owners.set_marker(self.state, what.owner, what.target, Marker(what.version, what.run_id, what.rows))
 
     def _in_order(self, what: store.StagedCommitted) -> bool:
         """Whether all sets are there, and their rows get the offsets that they got."""

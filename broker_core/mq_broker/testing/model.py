@@ -199,7 +199,7 @@ class Model:
     #: (owner, target) -> (version, rows)
     markers: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     query_epochs: dict[str, int] = field(default_factory=dict)
-    fenced: set[tuple[str, int]] = field(default_factory=set)
+    fenced: dict[str, int] = field(default_factory=dict)
     # Lost in a crash:
     sessions: dict[int, Session] = field(default_factory=dict)
     opened_sessions: int = 0

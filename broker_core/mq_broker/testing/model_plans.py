@@ -195,7 +195,8 @@ def end_consumer(model: Model, destination: Destination, consumer: Consumer, suc
         _done(plan)
     for plan in freed:
         discard_readers(model, plan.batches)
-        model.fenced |= plan.batches
+        for query, batch in plan.batches:
+            model.fenced[query] = max(batch, model.fenced.get(query, batch))
     _return(consumer, freed, blame=True)
     del destination.consumers[consumer.incarnation]
     destination.ended[consumer.incarnation] = (successor, consumer.name)

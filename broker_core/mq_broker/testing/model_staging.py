@@ -29,7 +29,7 @@ def stage(
     """Returns how many rows had been staged before; `writer` is (epoch, query id, batch id)."""
     epoch, query, batch = writer
     model.destination(where[0])
-    if (query, batch) in model.fenced:
+    if batch <= model.fenced.get(query, -1):
         raise EpochFenced(str(writer))
     if query and epoch < model.query_epochs.get(query, 0):
         raise EpochFenced(str(writer))
@@ -82,7 +82,7 @@ def commit(
             raise InvalidRequest(target)
     if len({token for token, _ in tokens}) < len(tokens) or sum(count for _, count in tokens) != rows:
         raise InvalidRequest(str(tokens))
-    if (query, version) in model.fenced:
+    if version <= model.fenced.get(query, -1):
         raise EpochFenced(str(version))
     for token, _ in tokens:
         for batch in model.staged.pop(token).batches:
