@@ -14,8 +14,8 @@ from mq_wire.errors import InvalidOption
 from mq_wire.limits import DEFAULT_PORT, PARTITIONS_MAX, RECORDS_BYTES_MAX
 
 
-def _setting(default: object, summary: str, low: int | None = None, high: int | None = None) -> Any:
-    return dataclasses.field(default=default, metadata={"summary": summary, "low": low, "high": high})
+def _setting(default: object, summary: str, low: int | None = None, high: int | None = None, choices: tuple[str, ...] = ()) -> Any:
+    return dataclasses.field(default=default, metadata={"summary": summary, "low": low, "high": high, "choices": choices})
 
 
 _GIB: Final = 1 << 30
@@ -32,6 +32,9 @@ class BrokerConfig:
     host: str = _setting("127.0.0.1", "interface to listen on; 0.0.0.0 or [::] for all")
     port: int = _setting(DEFAULT_PORT, "TCP port; 0 picks a free one, the readiness line says which", 0, 65535)
     data_dir: str = _setting("mq-data", "directory of the journal; one broker process at a time")
+
+    log_format: str = _setting("text", "lines of the log on stderr: text or json", choices=("text", "json"))
+    log_level: str = _setting("info", "what the log says: debug, info, warning or error", choices=("debug", "info", "warning", "error"))
 
     auto_create_destinations: bool = _setting(True, "create a destination when it is first used")
     default_partitions: int = _setting(4, "partitions of a destination that does not say how many", 1, PARTITIONS_MAX)
@@ -114,5 +117,8 @@ def _check(setting: dataclasses.Field[Any], value: object) -> None:
     low, high = setting.metadata["low"], setting.metadata["high"]
     if isinstance(value, int) and low is not None and not low <= value <= (value if high is None else high):
         raise InvalidOption(f"{setting.name} = {value} is outside {low} to {'any' if high is None else high} (default {setting.default})")
+    choices = setting.metadata["choices"]
+    if choices and value not in choices:
+        raise InvalidOption(f"{setting.name} = {value!r} is none of {', '.join(choices)} (default {setting.default})")
     if value == "":
         raise InvalidOption(f"{setting.name} is empty: give a value, such as {setting.default!r}")

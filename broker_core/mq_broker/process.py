@@ -5,6 +5,7 @@ It ends for one of three reasons only: it is told to, it cannot start, or its st
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.settings import JournalSettings
+from mq_broker.log import LogOutput, say
 from mq_broker.rpc.server import Server, bracketed
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
@@ -47,12 +49,14 @@ class BrokerProcess:
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, lambda number, frame: None)  # its byte arrives all the same
         if stop_with_stdin:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
-        with DataDirectory.open(config.data_dir) as directory:
-            engine = open_engine(directory, *settings, on_failure=_die)
+        log = LogOutput(config.log_format, config.log_level)
+        with log, DataDirectory.open(config.data_dir) as directory:
+            engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))
             engine.start()
             server = Server(engine, config, directory.identity.cluster.bytes, self._version)
             try:
@@ -60,7 +64,10 @@ class BrokerProcess:
                 self._ready = True
                 sys.stdout.write(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})\n")
                 sys.stdout.flush()
-                os.read(self._told, 1)
+                say(logging.INFO, "ready", "the broker is ready", port=port, pid=os.getpid(), data=directory.path, version=self._version)
+                while os.read(self._told, 1) == bytes([signal.SIGHUP]):
+                    say(logging.WARNING, "hangup", "SIGHUP changes nothing: there is nothing to read anew; SIGTERM stops the broker")
+                say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
                 server.stop()
                 engine.stop()
@@ -77,10 +84,10 @@ class BrokerProcess:
         os.write(self._tell, b"\0")
 
 
-def _die(error: BaseException) -> None:
+def _die(log: LogOutput, error: BaseException) -> None:
     """Ends the process at once: after a failed sync nobody knows what is on the disk, so nothing may be answered any more."""
-    sys.stderr.write(f"mq: the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}\n")
-    sys.stderr.flush()
+    message = f"the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}"
+    log.say_last(logging.CRITICAL, "storage_failed", message)
     os._exit(EXIT_STORAGE_FAILED)
 
 

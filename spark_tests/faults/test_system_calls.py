@@ -152,7 +152,8 @@ class _Round:
             self._report(self._broker.log.hits)
             if self._injection.fault != _KILL:
                 assert self._broker.log.hits, self._broker.stderr()
-                assert self._broker.stderr().startswith("mq: "), self._broker.stderr()
+                said = self._broker.stderr().splitlines()[-1]
+                assert said.startswith("mq: ") or "the broker ends" in said, self._broker.stderr()
             assert "Traceback" not in self._broker.stderr(), self._broker.stderr()
         else:
             assert self._broker.log is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,20 @@ class Sink(Protocol):
         ...
 
 
+#: Decisions that operators want to hear of.
+_NOTABLE: Final = frozenset({"destination_created", "destination_deleted", "consumer_minted", "consumer_ended", "marker_forgotten"})
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notable entry, with the names of what it is about as they were before it."""
+
+    kind: str
+    destination: str
+    consumer: str
+    entry: Entry
+
+
 @dataclass(slots=True)
 class Ledger:
     """State, time and randomness of the turn in hand. `now_us` is set by the engine before each command.
@@ -37,13 +51,27 @@ class Ledger:
     now_us: int = 0
     has_room: bool = True
     entries: int = field(default=0)
+    #: Of the turn in hand, for the log.
+    notices: list[Notice] = field(default_factory=list)
 
     def record(self, **what: Any) -> None:
         """Records the entry whose one field is given by name, and applies it."""
         entry = Entry(time_us=self.now_us, **what)
         self.sink.add(entry.SerializeToString(), None, None)
+        kind = next(iter(what))
+        if kind in _NOTABLE:
+            self.notices.append(self._notice(kind, entry))
         self.entries += 1
         apply(self.state, entry, None)
+
+    def _notice(self, kind: str, entry: Entry) -> Notice:
+        if kind == "marker_forgotten":
+            return Notice(kind, "", "", entry)
+        what = getattr(entry, kind)
+        destination = self.state.by_number.get(what.destination)
+        consumer = destination.consumers.get(what.incarnation) if kind == "consumer_ended" and destination is not None else None
+        name = what.name if kind == "destination_created" else destination.name if destination is not None else ""
+        return Notice(kind, name, consumer.label if consumer is not None else "", entry)
 
     def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
         """Records an entry with records, whose priorities are known, and applies it."""

@@ -54,7 +54,7 @@ def check_kept(destination: Destination, number: int, selection: Selection) -> N
 
 
 def lost_message(destination: str, number: int, lost: BitMap64) -> str:
-    """How errors and the broker's stderr name lost rows."""
+    """How errors and the broker's log name lost rows."""
     return (
         f"offsets {shown(lost)} of partition {number} of {destination!r} ({len(lost)} rows) are lost: their bytes on the broker's disk are "
         "damaged. `mq verify` shows where; send them again from their source. failOnDataLoss=false reads on without them"

@@ -13,7 +13,7 @@ from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.space import Survivors
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view, unpin
-from mq_broker.engine.quarantine import say
+from mq_broker.engine.quarantine import tell_lost
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
@@ -157,5 +157,5 @@ class Cleaner:
         index = one.destination.partitions[one.partition].log.index()
         taken = quarantine_frames(broker.ledger, one.destination, one.partition, index, [one.base])
         if taken:
-            say(one.destination.name, one.partition, taken, error)
+            tell_lost(one.destination.name, one.partition, taken, error)
         one.destination.partitions[one.partition].log.bury(one.base)

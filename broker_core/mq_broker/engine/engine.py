@@ -31,6 +31,7 @@ from mq_broker.core.commands import (
     RowsView,
     Tick,
 )
+from mq_broker.engine import events
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
@@ -96,7 +97,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._pen = threading.Lock()
         self._pen_claimed = False
-        self._stopping = self._stopped = False
+        self._stopping = self._stopped = self._told_short = False
         self._next_tick = monotonic() + TICK_S
         self.failed: BaseException | None = None
 
@@ -318,10 +319,21 @@ class Engine:
         replies, self._replies = self._replies, []
         for done, reply in replies:
             done(reply)
+        self._tell()
         stirred = self._broker.state.stirred
         if stirred:
             self._wake(stirred)
             self._broker.dispatch(self._now_us())
+
+    def _tell(self) -> None:
+        """Says what is on the disk now, and whether there is room for more."""
+        ledger = self._broker.ledger
+        if ledger.notices:
+            notices, ledger.notices = ledger.notices, []
+            events.tell(notices)
+        if self._journal.is_short is not self._told_short:
+            self._told_short = self._journal.is_short
+            events.tell_room(self._journal.is_short, self._journal.free_bytes())
 
     def _wake(self, destinations: set[str]) -> None:
         if not self._waiters:

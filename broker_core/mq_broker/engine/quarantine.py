@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Quarantine, RowsView
 from mq_broker.core.quarantine import lost_message
+from mq_broker.log import say
 from mq_wire.errors import MqError
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ def set_aside(engine: Engine, view: RowsView, error: MqError) -> BitMap64:
         taken |= now
         out |= known
     if taken:
-        say(view.destination, view.partition, taken, error)
+        tell_lost(view.destination, view.partition, taken, error)
     if not out:
         raise error
     return out
 
 
-def say(destination: str, partition: int, lost: BitMap64, error: MqError) -> None:
-    """Writes to stderr which rows are lost, and where their bytes were."""
-    sys.stderr.write(f"mq: {lost_message(destination, partition, lost)} ({error})\n")
-    sys.stderr.flush()
+def tell_lost(destination: str, partition: int, lost: BitMap64, error: MqError) -> None:
+    """Logs which rows are lost, and where their bytes were."""
+    message = f"{lost_message(destination, partition, lost)} ({error})"
+    say(logging.ERROR, "rows_lost", message, queue=destination, partition=partition, rows=len(lost))
 

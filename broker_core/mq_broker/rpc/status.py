@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
+import logging
 from typing import Final, NoReturn
 
 import grpc
 
+from mq_broker.log import say
 from mq_wire.errors import CODE_METADATA_KEY, TABLE, InternalError, MqError
 from mq_wire.v1.common_pb2 import Error
 
@@ -16,13 +16,13 @@ _MESSAGE_BYTES_MAX: Final = 2000
 
 
 def as_mq_error(error: BaseException) -> MqError:
-    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes to stderr."""
+    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes to the log."""
     if isinstance(error, MqError) and type(error) in TABLE:
         if isinstance(error, InternalError) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__, file=sys.stderr)
+            say(logging.ERROR, "bug", str(error), error=error.__cause__)
         return error
-    traceback.print_exception(error, file=sys.stderr)
-    return InternalError(f"a bug in the broker: {type(error).__name__}: {error}; its stderr has the traceback, please report it")
+    say(logging.ERROR, "bug", f"a bug in the broker: {type(error).__name__}: {error}", error=error)
+    return InternalError(f"a bug in the broker: {type(error).__name__}: {error}; its log has the traceback, please report it")
 
 
 def abort(context: grpc.ServicerContext, error: BaseException) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from mq_broker.core.commands import ListPage
+from mq_broker.log import say
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
@@ -92,6 +94,7 @@ class UnaryCalls:
     def _answer_hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloResponse:
         if request.protocol < PROTOCOL_VERSION:
             raise Unsupported(f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the client")
+        say(logging.INFO, "connected", "a client connected", client=request.client, peer=context.peer())
         return self._hello
 
     def _answer_list(self, request: ListDestinationsRequest, context: grpc.ServicerContext) -> ListDestinationsResponse:

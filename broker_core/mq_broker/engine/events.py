@@ -1,0 +1,73 @@
+"""Decisions that operators want to hear of, as lines of the log. They are told once they are on the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from mq_broker.core.ledger import Notice
+from mq_broker.log import say
+
+
+def tell(notices: list[Notice]) -> None:
+    """Logs what happened in a turn."""
+    for notice in notices:
+        _TOLD[notice.kind](notice, getattr(notice.entry, notice.kind))
+
+
+def tell_room(is_short: bool, free_bytes: int) -> None:
+    """Logs that publishes are refused for want of room, or no longer."""
+    if is_short:
+        message = "the disk is full: what is published is refused until messages are acknowledged or the data directory gets more space"
+        say(logging.WARNING, "disk_full", message, free_bytes=free_bytes)
+    else:
+        say(logging.INFO, "disk_has_room", "the disk has room again: messages are taken", free_bytes=free_bytes)
+
+
+def _created(notice: Notice, what: Any) -> None:
+    say(logging.INFO, notice.kind, f"queue {notice.destination!r} was created", queue=notice.destination, partitions=what.partitions)
+
+
+def _deleted(notice: Notice, what: Any) -> None:
+    say(logging.INFO, notice.kind, f"queue {notice.destination!r} was deleted", queue=notice.destination)
+
+
+def _minted(notice: Notice, what: Any) -> None:
+    label = what.consumer or what.incarnation.hex()
+    say(
+        logging.INFO,
+        notice.kind,
+        f"consumer {label!r} of queue {notice.destination!r} begins",
+        queue=notice.destination,
+        consumer=what.consumer,
+        incarnation=what.incarnation,
+        run=what.run,
+    )
+
+
+def _ended(notice: Notice, what: Any) -> None:
+    how = "was taken over by a newer checkpoint" if what.successor else "was released"
+    say(
+        logging.INFO,
+        notice.kind,
+        f"consumer {notice.consumer!r} of queue {notice.destination!r} {how}",
+        queue=notice.destination,
+        consumer=notice.consumer,
+        incarnation=what.incarnation,
+        returned_plans=len(what.returned),
+        acknowledged_plans=len(what.acknowledged),
+    )
+
+
+def _forgotten(notice: Notice, what: Any) -> None:
+    say(logging.INFO, notice.kind, f"the marker of {what.owner!r} was forgotten", owner=what.owner, target=what.target)
+
+
+_TOLD: Final[dict[str, Callable[[Notice, Any], None]]] = {
+    "destination_created": _created,
+    "destination_deleted": _deleted,
+    "consumer_minted": _minted,
+    "consumer_ended": _ended,
+    "marker_forgotten": _forgotten,
+}
