@@ -1,6 +1,6 @@
 """From pip install to first rows: send a few messages, read them with Spark.
 
-pip install 'pyspark-mq[broker,spark]'
+pip install '.[broker,spark]'    # in a checkout
 python examples/01_first_rows.py
 """
 

@@ -1,9 +1,9 @@
 """Several executors: a packed virtual environment brings pyspark-mq to machines that do not have it.
 
-Spark finds a Python source only where the *workers'* Python has it installed (addPyFile is too late). So the whole environment travels
+Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come too late). So the whole environment travels
 with the job, as `spark.archives`; here to two executor processes of a local cluster, the same way to YARN and Kubernetes:
 
-    pip install venv-pack
+    pip install venv-pack uv
     venv-pack -o environment.tar.gz
     spark-submit --archives environment.tar.gz#environment --conf spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python job.py
 """
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from mq_broker import LocalBroker
 from pyspark_mq import Consumer, Producer
 
+CHECKOUT = str(pathlib.Path(__file__).resolve().parents[1])
 ROWS = 10_000
 
 
@@ -37,7 +38,7 @@ def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
 def main() -> None:
     """Sends rows, reads them on two executors, writes them to another queue."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", nargs="?", default="pyspark-mq", help="what to install on the executors: a wheel, or a name on PyPI")
+    parser.add_argument("wheel", nargs="?", default=CHECKOUT, help="what to install on the executors: a wheel, or a checkout (default: this one)")
     wheel = parser.parse_args().wheel
     with LocalBroker() as broker, tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

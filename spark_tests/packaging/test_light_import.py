@@ -52,4 +52,4 @@ def test_the_command_without_the_broker_extra_names_the_remedy() -> None:
     code = "import sys; sys.argv = ['mq', 'broker']; from mq_broker.console.main import main; sys.exit(main())"
     done = run(HIDE.format(hidden={"pyroaring"}) + code)
     assert done.returncode != 0
-    assert "pyspark-mq[broker]" in done.stderr.splitlines()[-1]
+    assert ".[broker]' in a checkout of pyspark-mq" in done.stderr.splitlines()[-1]

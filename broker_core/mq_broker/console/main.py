@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MqError as error:
         print(f"mq: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(f"mq: the Python package {error.name!r} is missing: pip install 'pyspark-mq[broker]'", file=sys.stderr)
+        print(f"mq: the Python package {error.name!r} is missing: pip install '.[broker]' in a checkout of pyspark-mq", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has enough; keep the interpreter from saying so
     except KeyboardInterrupt:
