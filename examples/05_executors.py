@@ -1,7 +1,7 @@
 """Several executors: a packed virtual environment brings pyspark-mq to machines that do not have it.
 
-Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come too late). So the whole environment travels
-with the job, as `spark.archives`; here to two executor processes of a local cluster, the same way to YARN and Kubernetes:
+Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come too late). So the whole
+environment travels with the job, as `spark.archives`; here to two executor processes of a local cluster, to YARN and Kubernetes alike:
 
     pip install venv-pack uv
     venv-pack -o environment.tar.gz
@@ -38,7 +38,8 @@ def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
 def main() -> None:
     """Sends rows, reads them on two executors, writes them to another queue."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", nargs="?", default=CHECKOUT, help="what to install on the executors: a wheel, or a checkout (default: this one)")
+    what = "what to install on the executors: a wheel, or a checkout (default: this one)"
+    parser.add_argument("wheel", nargs="?", default=CHECKOUT, help=what)
     wheel = parser.parse_args().wheel
     with LocalBroker() as broker, tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
