@@ -19,6 +19,8 @@ def _setting(default: object, summary: str, low: int | None = None, high: int | 
 
 
 _GIB: Final = 1 << 30
+#: gRPC takes no larger numbers.
+_INT_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,8 @@ class BrokerConfig:
     publish_requests_max: int = _setting(1024, "unanswered batches of one publish stream; then it is not read any further", 1)
     publish_bytes_max: int = _setting(32 << 20, "unanswered bytes of one publish stream; then it is not read any further", 1)
     publish_bytes_total_max: int = _setting(128 << 20, "unanswered bytes of all publish streams together", RECORDS_BYTES_MAX)
-    keepalive_ms: int = _setting(20_000, "a silent connection is asked whether it lives after this", 1000)
-    keepalive_timeout_ms: int = _setting(10_000, "and closed when it has not answered for this long", 100)
+    keepalive_ms: int = _setting(20_000, "a silent connection is asked whether it lives after this", 1000, _INT_MAX)
+    keepalive_timeout_ms: int = _setting(10_000, "and closed when it has not answered for this long", 100, _INT_MAX)
 
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):

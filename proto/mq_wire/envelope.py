@@ -7,6 +7,7 @@ checked against their length: one crafted Arrow offset can end the process, and 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Final, NoReturn
 
@@ -105,7 +106,18 @@ def decode(records: pa.Buffer | bytes | memoryview, columns: int, rows: int) -> 
 
 def decode_trusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
     """Returns the record batch in bytes that `decode` has accepted before and whose checksum still holds."""
-    return pa.ipc.read_record_batch(records, schema_of(columns))
+    return pa.ipc.read_record_batch(_without_custom_metadata(records), schema_of(columns))
+
+
+def _without_custom_metadata(records: pa.Buffer) -> pa.Buffer:
+    """Returns the message without its custom metadata, which version 0.1.0 stored: Arrow would make gigabytes of a megabyte of it."""
+    view = memoryview(records)
+    table = _Table.root(view[8 : 8 + _read(view, "<I", 4)])
+    if not table.has(_CUSTOM_METADATA):
+        return records
+    cut = bytearray(view)
+    struct.pack_into("<H", cut, 8 + table.entry(_CUSTOM_METADATA), 0)
+    return pa.py_buffer(bytes(cut))
 
 
 def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
@@ -138,9 +150,12 @@ def _check_headers(column: pa.ListArray) -> None:
 
 
 # Arrow IPC metadata is a flatbuffer: Message{version, header_type, header: RecordBatch, bodyLength},
-# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...} (Message.fbs).
+# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...} (Message.fbs). What may be behind those
+# is refused: Arrow makes objects of it, thousands of times larger than its bytes.
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
+_CUSTOM_METADATA: Final = 4
+_COMPRESSION: Final = 3
 _NODES_OF: Final[dict[pa.DataType, int]] = {HEADERS_TYPE: 4}
 _BUFFERS_OF: Final[dict[pa.DataType, int]] = {HEADERS_TYPE: 2 + 1 + 3 + 3, pa.binary(): 3, pa.string(): 3}
 
@@ -157,9 +172,13 @@ def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
             _refuse("it is not a record batch message")
         if table.scalar(3, "<q", 0) != body_bytes:
             _refuse(f"its body is {body_bytes} bytes long, its metadata says {table.scalar(3, '<q', 0)}")
+        if table.has_from(_CUSTOM_METADATA):
+            _refuse("it has metadata of its own: send it without")
         batch = table.table(2)
-        if batch.has(3):
+        if batch.has(_COMPRESSION):
             _refuse("it is compressed: send it uncompressed")
+        if batch.has_from(_COMPRESSION + 1):
+            _refuse("it has fields that the envelope does not know: send it without")
         if batch.scalar(0, "<q", 0) != rows:
             _refuse(f"it claims {batch.scalar(0, '<q', 0)} rows, its header says {rows}")
         nodes, buffers = batch.pairs(1), batch.pairs(2)
@@ -173,6 +192,9 @@ def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
         _refuse("a column claims more values or nulls than its bytes can hold")
     if any(offset < 0 or size < 0 or offset + size > body_bytes for offset, size in buffers):
         _refuse("a buffer reaches beyond the body")
+    filled = sorted((offset, offset + size) for offset, size in buffers if size)
+    if any(start < end for (_, end), (start, _) in itertools.pairwise(filled)):
+        _refuse("two buffers share bytes: delivered, they would be many times as large")
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -199,6 +221,14 @@ class _Table:
 
     def has(self, slot: int) -> bool:
         return self._field(slot) != 0
+
+    def has_from(self, slot: int) -> bool:
+        """Whether any field from this slot on is there."""
+        return any(self.has(at) for at in range(slot, self._slots))
+
+    def entry(self, slot: int) -> int:
+        """Returns where the table says where the field is."""
+        return self._vtable + 4 + 2 * slot
 
     def scalar(self, slot: int, form: str, default: int) -> int:
         at = self._field(slot)

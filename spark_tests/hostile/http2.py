@@ -30,8 +30,9 @@ def field(name: str, value: str) -> bytes:
 
 
 def call_headers(method: str, stream: int, *more: bytes) -> bytes:
-    """The HEADERS frame that begins a gRPC call."""
-    fields = {":method": "POST", ":scheme": "http", ":path": METHODS[method].path, ":authority": "x", "te": "trailers"}
+    """The HEADERS frame that begins a gRPC call; `method` is a name of ours, or a whole path."""
+    path = METHODS[method].path if method in METHODS else method
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x", "te": "trailers"}
     block = b"".join(field(name, value) for name, value in fields.items()) + field("content-type", "application/grpc")
     return frame(HEADERS, END_HEADERS, stream, block + b"".join(more))
 

@@ -88,9 +88,13 @@ def test_what_may_not_wait_is_told_at_once() -> None:
 class SilentCall:
     """A call whose request comes when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "a") -> None:
         self.arrived = threading.Event()
         self.cancelled = False
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
 
     def __next__(self) -> bytes:
         self.arrived.wait(10)
@@ -103,9 +107,10 @@ class SilentCall:
         self.arrived.set()
 
 
-def test_the_call_that_was_silent_for_longest_goes_first() -> None:
-    first, results = FirstRequests(2), dict[int, object]()
-    calls = [SilentCall() for _ in range(4)]
+def cancelled_of(peers: str, limit: int) -> list[bool]:
+    """Which of the calls, made one after the other by these peers, must go; the others are answered."""
+    first, results = FirstRequests(limit), dict[int, object]()
+    calls = [SilentCall(peer) for peer in peers]
 
     def ask(number: int) -> None:
         try:
@@ -113,15 +118,25 @@ def test_the_call_that_was_silent_for_longest_goes_first() -> None:
         except grpc.RpcError as error:
             results[number] = error
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(calls))]
     for number, thread in enumerate(threads):
         thread.start()
-        wait_until(lambda: first.silent == min(number + 1, 2))  # noqa: B023 - asked at once
-    wait_until(lambda: len(results) == 2)
-    assert [call.cancelled for call in calls] == [True, True, False, False]
-    calls[2].arrived.set()
-    calls[3].arrived.set()
+        wait_until(lambda: first.silent + len(results) == number + 1)  # noqa: B023 - asked at once
+        assert first.silent <= limit
+    gone = [call.cancelled for call in calls]
+    for call in calls:
+        call.arrived.set()
     for thread in threads:
         thread.join(10)
-    assert (results[2], results[3]) == (b"request", b"request")
+    assert [results[number] == b"request" for number in range(len(calls))] == [not one for one in gone]
     assert first.silent == 0
+    return gone
+
+
+def test_the_call_that_was_silent_for_longest_goes_first() -> None:
+    assert cancelled_of("aaaa", 2) == [True, True, False, False]
+
+
+def test_of_the_connection_that_has_most_of_them() -> None:
+    assert cancelled_of("baaaa", 3) == [False, True, True, False, False]
+    assert cancelled_of("aabbb", 4) == [False, False, True, False, False]

@@ -63,17 +63,21 @@ def stopping() -> BrokerUnavailable:
 
 
 class FirstRequests:
-    """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more: the oldest must go."""
+    """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more.
+
+    Beyond that the oldest of the connection that has most of them must go: who keeps many open keeps nobody else out.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._silent: dict[grpc.ServicerContext, None] = {}
+        self._silent = 0
+        self._of_peer: dict[str, dict[grpc.ServicerContext, None]] = {}
         self._lock = threading.Lock()
 
     @property
     def silent(self) -> int:
         """How many there are."""
-        return len(self._silent)
+        return self._silent
 
     def of(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
         """Returns the first request of a call; None where its client ended it without.
@@ -81,18 +85,31 @@ class FirstRequests:
         Raises:
             grpc.RpcError: the client is gone, or was silent for longer than all the others.
         """
+        peer = context.peer()
         with self._lock:
-            self._silent[context] = None
-            oldest = next(iter(self._silent)) if len(self._silent) > self._limit else None
-            if oldest is not None:
-                del self._silent[oldest]
+            self._of_peer.setdefault(peer, {})[context] = None
+            self._silent += 1
+            oldest = None
+            if self._silent > self._limit:
+                # Rare, and among few: each connection can have its share, the limit is for all of them together.
+                loudest = max(self._of_peer, key=lambda name: len(self._of_peer[name]))
+                oldest = next(iter(self._of_peer[loudest]))
+                self._drop(loudest, oldest)
         if oldest is not None:
             oldest.cancel()
         try:
             return next(requests, None)
         finally:
             with self._lock:
-                self._silent.pop(context, None)
+                self._drop(peer, context)
+
+    def _drop(self, peer: str, context: grpc.ServicerContext) -> None:
+        calls = self._of_peer.get(peer, {})
+        if context in calls:
+            del calls[context]
+            self._silent -= 1
+            if not calls:
+                del self._of_peer[peer]
 
 
 class LiveStreams:

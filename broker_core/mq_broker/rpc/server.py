@@ -8,16 +8,19 @@ they would stand in the way of everybody on an event loop. A consumer that waits
 
 from __future__ import annotations
 
+import itertools
 import resource
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from mq_broker.config import BrokerConfig
+from mq_broker.rpc import health
 from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
@@ -27,7 +30,7 @@ from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
 from mq_broker.rpc.unary import UnaryCalls
 from mq_wire import service
-from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption, InvalidRequest, MqError
+from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption, InvalidRequest, LimitExceeded, MqError
 from mq_wire.limits import RPC_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -42,6 +45,13 @@ _SILENT_MAX: Final = 1024
 #: Answers that are large, and may wait long for clients that do not read.
 _LARGE_ANSWER_BYTES: Final = 64 << 10
 _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
+#: Requests of the health and reflection services, and how many of them one reflection stream may ask.
+_SMALL_REQUEST_BYTES: Final = 4096
+_REFLECTIONS_MAX: Final = 1000
+#: Calls that gRPC has taken and Python has not seen yet.
+_CALLS_PENDING_MAX: Final = 20_000
+#: Calls that are answered at once, of one connection that has all its streams open.
+_CALLS_BESIDE_STREAMS: Final = 256
 #: Files that the journal and snapshots need, whatever connections take.
 _FILES_KEPT: Final = 256
 
@@ -64,7 +74,7 @@ class Server:
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
         self._unary = UnaryCalls(engine, self._streams, cluster_id, version, config.waits_max)
         self._runs = RunStreams(engine, self._streams)
-        self._health = health.HealthServicer()
+        self._health = health.Health(self._streams)
         threads = config.streams_max + config.waits_max + config.unary_threads + _SILENT_MAX
         self._threads = futures.ThreadPoolExecutor(threads, "mq-rpc")
         self._grpc = grpc.server(self._threads, options=_options(config), maximum_concurrent_rpcs=threads + _CALLS_QUEUED_MAX)
@@ -82,13 +92,12 @@ class Server:
         except RuntimeError as error:
             raise InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it") from None
         self._grpc.start()
-        for name in ("", service.SERVICE_NAME):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.begin()
         return port
 
     def stop(self) -> None:
         """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards."""
-        self._health.enter_graceful_shutdown()
+        self._health.end()
         stopped = self._grpc.stop(_GRACE_S)
         self._streams.stop()
         stopped.wait()
@@ -98,19 +107,61 @@ class Server:
         handlers = {name: self.handler(method) for name, method in service.METHODS.items()}
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),))
         self._grpc.add_registered_method_handlers(service.SERVICE_NAME, handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        self._add_health()
         self._add_reflection()
+
+    def _add_health(self) -> None:
+        """By hand: a call without a request would hold a thread that nobody counts."""
+        write = health_pb2.HealthCheckResponse.SerializeToString
+
+        def check(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            return self._health.check(self._small(health_pb2.HealthCheckRequest, self._first.of(requests, context), context), context)
+
+        def watch(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            request = self._small(health_pb2.HealthCheckRequest, self._first.of(requests, context), context)
+            yield from self._health.watch(request, context)
+
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._counted(watch), None, write),
+        }
+        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers),))
 
     def _add_reflection(self) -> None:
         names = (service.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        servicer = reflection.ReflectionServicer(names)
+
+        def reflect(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            """One answer at a time: the next request is read when the last answer has left."""
+            first = self._first.of(requests, context)
+            asked = itertools.chain(() if first is None else (first,), requests)
+            for count, message in enumerate(asked):
+                if count >= _REFLECTIONS_MAX:
+                    abort(context, Busy(f"one stream has asked {_REFLECTIONS_MAX} questions: open another one"))
+                request = self._small(reflection_pb2.ServerReflectionRequest, message, context)
+                answer = next(servicer.ServerReflectionInfo(iter((request,)), context))
+                self._hold("ServerReflectionInfo", answer.ByteSize(), context)
+                yield answer
+
         # By hand instead of enable_server_reflection, whose streams would not be counted.
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._counted(reflection.ReflectionServicer(names).ServerReflectionInfo),
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        handlers = {"ServerReflectionInfo": handler}
+        write = reflection_pb2.ServerReflectionResponse.SerializeToString
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._counted(reflect), None, write)
+        }
         self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),))
+
+    def _small(self, kind: type[Message], message: bytes | None, context: grpc.ServicerContext) -> Any:
+        """Returns a request of a service that is not ours."""
+        try:
+            if message is None:
+                raise InvalidRequest(f"a call without a {kind.__name__}: send one")
+            if len(message) > _SMALL_REQUEST_BYTES:
+                raise LimitExceeded(f"a {kind.__name__} of {len(message)} bytes is over the limit of {_SMALL_REQUEST_BYTES}: ask for less")
+            return kind.FromString(message)
+        except DecodeError as error:
+            abort(context, InvalidRequest(f"the {len(message or b'')} bytes of a {kind.__name__} are not one: {error}"))
+        except MqError as error:
+            abort(context, error)
 
     def handler(self, method: service.Method) -> grpc.RpcMethodHandler[Any, Any]:
         """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no request yet is known to us."""
@@ -198,10 +249,16 @@ def open_files(connections: int) -> int:
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", RPC_BYTES_MAX),
+        # Nothing is decompressed: a few bytes would become megabytes before anybody could count them.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_send_message_length", RPC_BYTES_MAX),
         # Files that ran out would end the journal, and with it the broker.
         ("grpc.max_allowed_incoming_connections", max(min(config.connections_max, open_files(config.connections_max) - _FILES_KEPT), 1)),
         ("grpc.server_handshake_timeout_ms", config.keepalive_timeout_ms),
+        # More calls of one connection wait at its client. Of those that have come gRPC would drop some, anybody's, above a thousand.
+        ("grpc.max_concurrent_streams", config.streams_per_connection_max + _CALLS_BESIDE_STREAMS),
+        ("grpc.server.max_pending_requests", _CALLS_PENDING_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_PENDING_MAX),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),
         # A host that went silent is noticed; clients may ask us as often.
