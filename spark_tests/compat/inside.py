@@ -1,0 +1,153 @@
+"""The state that the current version recovers from a directory, in this process, as plain JSON with names for everything.
+
+Where the state is given another form, this is the place that says where its old content is now; the expectations never change.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mq_broker.core.commands import Settings
+from mq_broker.core.consumer import Plan
+from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.staged import StagedSet
+from mq_broker.core.state import State
+from mq_broker.engine.opening import recover
+from mq_broker.journal.directory import DataDirectory
+from mq_broker.journal.journal import Journal
+from mq_broker.journal.settings import JournalSettings
+from mq_broker.journal.snapshots import SnapshotStore
+from mq_wire.store.v1 import store_pb2 as store
+
+SEGMENT_BYTES: Final = 32 << 20
+SETTINGS: Final = JournalSettings(segment_bytes=SEGMENT_BYTES, pool_segments=2, spare_bytes=SEGMENT_BYTES // 2)
+
+
+def state_of(path: pathlib.Path) -> dict[str, Any]:
+    """Recovers a data directory and returns what it holds."""
+    return _recovered(path)[0]
+
+
+def entries_in(path: pathlib.Path) -> dict[str, int]:
+    """Returns which entries lie behind the newest snapshot, and how many parts of which kind in it: what a recovery has to read."""
+    return dict(sorted(_recovered(path)[1].items()))
+
+
+def _recovered(path: pathlib.Path) -> tuple[dict[str, Any], Counter[str]]:
+    met: Counter[str] = Counter()
+    with DataDirectory.open(path) as directory:
+        identity = directory.identity
+        assert identity.created
+        disks, settings = (directory.journal_disk, directory.snapshot_disk), Settings(default_partitions=2)
+        met.update(_entries(directory))
+        broker, journal, _ = recover(*disks, identity.cluster.bytes, identity.journal, settings, SETTINGS, created=True)
+        try:
+            return _state(broker.state), met
+        finally:
+            journal.close()
+
+
+def _entries(directory: DataDirectory) -> Iterator[str]:
+    """Yields the kind of each entry that is to be replayed, and of each part of the snapshot."""
+    identity = directory.identity
+    loaded = SnapshotStore(directory.snapshot_disk, identity.journal).load()
+    for key, body in [] if loaded is None else loaded[1]:
+        yield f"part {key.partition('/')[0]}"
+        if key.startswith("rows/") and store.RowsPart.FromString(bytes(body)).sparse:
+            yield "part rows, of moved frames"
+        if key.startswith("log/") and store.LogPart.FromString(bytes(body)).quarantined:
+            yield "part log, of damaged rows"
+    journal, turns = Journal.recover(directory.journal_disk, SETTINGS, identity.journal, None if loaded is None else loaded[0])
+    for turn in turns:
+        for header, _, _ in turn.entries:
+            yield str(store.Entry.FromString(bytes(header)).WhichOneof("what"))
+    journal.close()
+
+
+def _state(state: State) -> dict[str, Any]:
+    return {
+        "cluster_id": state.cluster_id.hex(),
+        "epoch": state.epoch,
+        "next_destination": state.next_destination,
+        "producers": dict(state.producers),
+        "query_epochs": dict(state.query_epochs),
+        "fenced_batches": [list(batch) for batch in sorted(state.fenced_batches)],
+        "markers": {
+            f"{owner} -> {target}": {"version": marker.version, "run_id": marker.run_id, "rows": marker.rows}
+            for (owner, target), marker in state.markers.items()
+        },
+        "staged": {token.hex(): _staged(state, held) for token, held in state.staged.items()},
+        "destinations": {name: _destination(destination) for name, destination in state.by_name.items()},
+    }
+
+
+def _staged(state: State, held: StagedSet) -> dict[str, Any]:
+    frames = []
+    for frame in held.frames:
+        entry = frame.entry
+        priorities = frame.priorities if isinstance(frame.priorities, int) else frame.priorities.tolist()
+        frames.append(
+            {
+                "destination": state.by_number[entry.destination].name, "partition": entry.partition, "first": entry.first_sequence,
+                "rows": entry.records.rows, "columns": entry.records.columns, "crc": entry.records_crc, "priorities": priorities,
+            }
+        )  # fmt: skip
+    about = {"epoch": held.epoch, "query_id": held.query_id, "batch_id": held.batch_id, "run_id": held.run_id}
+    return about | {"last_time_us": held.last_time_us, "rows": held.rows, "frames": frames}
+
+
+def _destination(destination: Destination) -> dict[str, Any]:
+    return {
+        "number": destination.number,
+        "id": destination.destination_id.hex(),
+        "partitions": [_partition(partition) for partition in destination.partitions],
+        "ended": {incarnation.hex(): [successor.hex(), name] for incarnation, (successor, name) in destination.ended.items()},
+        "consumers": {
+            incarnation.hex(): {
+                "name": consumer.name, "run": consumer.run, "minted_by_run": consumer.minted_by_run,
+                "minted_time_us": consumer.minted_time_us, "next_plan": consumer.next_plan, "next": _keys(consumer.next),
+                "floor": _keys(consumer.floor), "acknowledged_plan": consumer.acknowledged_plan,
+                "plans": {str(plan.number): _plan(plan) for plan in consumer.plans.values()},
+            }
+            for incarnation, consumer in destination.consumers.items()
+        },
+    }  # fmt: skip
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    assignments = {
+        str(number): {"first": first, "lanes": {str(priority): [*offsets] for priority, offsets in selection.lanes}}
+        for number, (first, selection) in plan.assignments.items()
+    }
+    return {
+        "run": plan.run, "time_us": plan.time_us, "end": _keys(plan.end), "returned": plan.returned, "acknowledged": plan.acknowledged,
+        "opened_by_run": plan.opened_by_run, "read_by_run": plan.read_by_run, "failed_attempts": plan.failed_attempts,
+        "batches": [list(batch) for batch in sorted(plan.batches)], "assignments": assignments,
+    }  # fmt: skip
+
+
+def _partition(partition: Partition) -> dict[str, Any]:
+    index = partition.log.index()
+    return {
+        "next_offset": partition.log.next_offset,
+        "duplicates": partition.duplicates,
+        "ready": {str(priority): [*offsets] for priority, offsets in enumerate(partition.ready.offsets) if offsets},
+        "attempts": [[*level] for level in partition.attempts],
+        "quarantined": [*partition.quarantined],
+        "frames": index.bases.tolist(),
+        "frame_times_us": index.frames["time_us"].tolist(),
+        "producers": {
+            name: {
+                "epoch": mark.epoch, "next_sequence": mark.next_sequence, "rows": mark.rows, "last_offset": mark.last_offset,
+                "ranges": [[known.first, known.rows, known.crc, known.base, known.time_us] for known in mark.ranges],
+            }
+            for name, mark in partition.audit.marks.items()
+        },
+    }  # fmt: skip
+
+
+def _keys(positions: dict[int, int]) -> dict[str, int]:
+    return {str(partition): number for partition, number in sorted(positions.items())}
