@@ -23,7 +23,7 @@ def command(folder: pathlib.Path, jobs: list[dict[str, Any]], roots: tuple[str, 
     return [sys.executable, "-m", "spark_tests.compat.spark_job", json.dumps(work)], environment
 
 
-def drive(folder: pathlib.Path, jobs: list[dict[str, Any]], roots: tuple[str, ...] = CURRENT, timeout: float = 200) -> list[dict[str, Any]]:
+def drive(folder: pathlib.Path, jobs: list[dict[str, Any]], roots: tuple[str, ...] = CURRENT, timeout: float = 240) -> list[dict[str, Any]]:
     """Runs queries to their end; returns what was said."""
     arguments, environment = command(folder, jobs, roots)
     with (folder / "driver.err").open("wb") as errors:

@@ -112,7 +112,7 @@ def _end(life: Life, broker: LocalBroker, tag: str, *, clean: bool = False) -> N
 
 def findings_of(data: pathlib.Path) -> list[Json]:
     """What `mq verify` finds in a directory."""
-    return [{"file": finding.file, "cost": finding.cost, "lost": finding.as_json()["lost"]} for finding in verify_directory(data).findings]
+    return [{"file": finding.file, "lost": finding.as_json()["lost"]} for finding in verify_directory(data).findings]
 
 
 def _as_durable(seen: Json) -> Json:

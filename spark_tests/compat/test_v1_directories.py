@@ -1,0 +1,138 @@
+"""Data directories of version 0.1.0: the current broker opens each, says of it what that version said, and goes on working in it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from mq_broker import LocalBroker
+from mq_wire.v1.admin_pb2 import DescribeDestinationRequest
+from spark_tests.compat.asking import Asker, Json, timeless
+from spark_tests.compat.inside import entries_in, state_of
+from spark_tests.compat.kept import V1, check, differences, load, unpack
+from spark_tests.compat.work_v1 import Reader, Work, token_of
+from spark_tests.support.waiting import wait_until
+
+NAMES: Final = sorted(path.name.removesuffix(".tar.xz") for path in V1.glob("*.tar.xz") if not path.name.startswith("query_"))
+#: Entries that version 0.1.0 writes.
+ENTRIES: Final = {
+    "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed",
+    "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged",
+    "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved", "quarantined",
+}  # fmt: skip
+PARTS: Final = {
+    "part broker", "part log", "part rows", "part consumers", "part staged", "part rows, of moved frames", "part log, of damaged rows",
+}  # fmt: skip
+_CENTURY_S: Final = 100 * 365 * 86_400
+
+
+def opened(data: pathlib.Path) -> LocalBroker:
+    """The current broker on an old directory. What is in it never grows too old: neither its staged sets nor the plans of its runs."""
+    return LocalBroker(data, segment_bytes=32 << 20, default_partitions=2, staged_ttl_s=_CENTURY_S, run_grace_s=_CENTURY_S)
+
+
+@pytest.fixture
+def data(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    yield unpack(V1 / f"{request.node.callspec.params['name']}.tar.xz", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data")
+
+
+def verified(data: pathlib.Path, code: int) -> list[Json]:
+    """What `mq verify` finds."""
+    command = [sys.executable, "-m", "mq_broker.console", "verify", str(data), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, f"mq verify ended with {done.returncode}: {done.stdout} {done.stderr}"
+    found: list[Json] = json.loads(done.stdout)["findings"]
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_what_it_was_and_goes_on(name: str, data: pathlib.Path) -> None:
+    expected = load(name)
+    code = 1 if expected["verify"] else 0
+    check([{"file": found["file"], "lost": found["lost"]} for found in verified(data, code)], expected["verify"], "mq verify")
+    with opened(data) as broker:
+        with Asker(broker.address) as asker:
+            check(asker.overview(runs=True), expected["overview"], "what is there")
+            for question, answer in zip(expected["questions"], expected["answers"], strict=True):
+                check(asker.answer(question), answer, json.dumps(question)[:500])
+            check(timeless(asker.overview()), timeless(expected["overview_after"]), "what is there after the questions")
+            work = Work(broker.address)
+            new_work(work, list(expected["overview"]["destinations"]))
+            restarts(broker, asker)
+            work.close()
+        assert broker.stop() == 0, broker.stderr()
+    verified(data, code)
+
+
+def new_work(work: Work, destinations: list[str]) -> None:
+    """Publishes into every old queue, and uses new ones in every way."""
+    for destination in destinations:
+        before = work.wire.call("DescribeDestination", DescribeDestinationRequest(name=destination)).partitions[0].end_offset
+        sent = work.send(destination, 0, token_of("new"), 0, ["new"])
+        assert sent["base_offset"] == before, f"{destination}: a new row was given offset {sent['base_offset']} instead of {before}"
+    work.fill("new.read", 0, 10, "new")
+    work.fill("new.read", 1, 5, "new")
+    reader = Reader(work, "new.read", "new-reader")
+    reader.plan(4)
+    assert len(reader.read(query="new-query")) == 4
+    reader.acknowledge(1)
+    reader.plan(5)
+    assert len(reader.read(query="new-query", batch=1)) == 5
+    work.epochs["new-sink"] = work.epoch()
+    work.stage("new set", "new.written", 0, 0, 3, query="new-sink", batch=0)
+    work.commit([("new set", 3)], "query:new-sink", 0, "new.written")
+    assert work.asker.ask(work.questions) == [
+        {"already_committed": True, "rows": "3"}, {"error": "BATCH_MISMATCH"}, {"already_committed": True, "rows": "3"},
+        {"error": "CHECKPOINT_TOO_OLD"},
+    ]  # fmt: skip
+
+
+def restarts(broker: LocalBroker, asker: Asker) -> None:
+    """Killed and started again, and stopped and started again, it has the same."""
+    before = asker.overview()
+    for end in (broker.kill, broker.stop):
+        end()
+        broker.start()
+        wait_until(lambda: asker.wire.stats("new.read", wait_for_ready=True).name, 20)
+        after = asker.overview()
+        for destination in before["destinations"].values():
+            destination["figures"].pop("duplicate_rows", None)  # counted in memory since the last snapshot
+        check(after, before, f"after {end.__name__}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_state_is_what_it_was(name: str, data: pathlib.Path) -> None:
+    check(state_of(data), load(name)["state"], name)
+
+
+def test_together_they_hold_everything_that_version_1_writes() -> None:
+    held = {kind for name in NAMES for kind in load(name)["entries"]}
+    assert sorted(held ^ (ENTRIES | PARTS)) == []
+
+
+@pytest.mark.parametrize("name", ["snapshot_and_journal"])
+def test_what_is_read_is_counted_by_this_version_too(name: str, data: pathlib.Path) -> None:
+    check(entries_in(data), load(name)["entries"], name)
+
+
+def test_a_difference_is_told() -> None:
+    expected = load("journal_only")["overview"]
+    other: dict[str, Any] = copy.deepcopy(expected)
+    other["destinations"]["one.orders"]["ready"][3][2] = 99
+    del other["destinations"]["one.work"]["figures"]["ready_rows"]
+    other["new in a later version"] = 1
+    lines = differences(other, expected)
+    assert lines == [
+        "/destinations/one.orders/ready[3][2]: 99 instead of 8",
+        "/destinations/one.work/figures/ready_rows: '(missing)' instead of 12",
+    ], "\n".join(lines)
