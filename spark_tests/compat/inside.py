@@ -73,8 +73,9 @@ def _state(state: State) -> dict[str, Any]:
         "epoch": state.epoch,
         "next_destination": state.next_destination,
         "producers": dict(state.producers),
-        "query_epochs": dict(state.query_epochs),
-        "fenced_batches": [list(batch) for batch in sorted(state.fenced_batches)],
+        "query_epochs": {query.query_id: query.epoch(None) for query in state.queries.values() if query.epochs},
+        # Kept as one number per query since: no query of the expectations had more than one.
+        "fenced_batches": sorted([q.query_id, q.fenced_through] for q in state.queries.values() if q.fenced_through is not None),
         "markers": {
             f"{owner} -> {target}": {"version": marker.version, "run_id": marker.run_id, "rows": marker.rows}
             for (owner, target), marker in state.markers.items()
