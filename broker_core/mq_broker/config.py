@@ -45,6 +45,11 @@ class BrokerConfig:
     named_producers_max: int = _setting(100_000, "names of producers; each is remembered for ever", 1)
     anonymous_producers_max: int = _setting(1000, "producers without a name that the duplicate audit remembers, per partition", 1)
 
+    staged_sets_max: int = _setting(100_000, "staged sets that are open; each task of a write has one until its batch is committed", 1)
+    markers_max: int = _setting(
+        200_000, "owners whose last commit is remembered, for ever; and as many batch writes, each for a day; each takes about 600 bytes", 1
+    )
+
     staged_ttl_s: int = _setting(86_400, "staged rows without any sign of their batch are discarded after this", 1)
     browses_max: int = _setting(1000, "browse views at the same time", 1)
     browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)

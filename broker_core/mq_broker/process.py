@@ -98,6 +98,8 @@ def _core_settings(config: BrokerConfig) -> Settings:
         destinations_max=config.destinations_max,
         partitions_total_max=config.partitions_total_max,
         named_producers_max=config.named_producers_max,
+        markers_max=config.markers_max,
+        staged_sets_max=config.staged_sets_max,
         browses_max=config.browses_max,
         staged_ttl_us=config.staged_ttl_s * 1_000_000,
         browse_ttl_us=config.browse_ttl_s * 1_000_000,

@@ -30,6 +30,7 @@ priorities = st.one_of(st.just([4]), st.lists(st.integers(0, 9), min_size=1, max
 pick = st.integers(0, 1 << 30)
 queries = st.sampled_from(["", "q0", "q1"])
 versions = st.integers(0, 3)
+targets = st.sampled_from([None, None, "", "eu", "us.east"])
 jumps = st.sampled_from([0, 0, 0, 0, 1, 3])
 newer_epochs = st.integers(0, 4)
 
@@ -55,7 +56,7 @@ class BothSides(RuleBasedStateMachine):
         self.model = Model(partitions=PARTITIONS, anonymous_max=2)
         self.arrived: list[tuple[list[int], RowsView]] = []
         self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
-        self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int], int, list[tuple[bytes, int]]]] = []
+        self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]] = []
         self.checkpoints: list[Checkpoint] = []
         self.runs: list[int] = []
         self.names: list[tuple[str, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from pyroaring import BitMap64
@@ -9,6 +10,7 @@ from pyroaring import BitMap64
 from mq_broker.core.audit import SKIPPED
 from mq_broker.core.broker import Broker
 from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.state import State
 from mq_broker.testing import model as plain
 from mq_broker.testing.model import READY, Model
 from mq_wire.limits import AUDIT_RANGES
@@ -19,13 +21,14 @@ Dump = dict[str, Any]
 def dump_broker(broker: Broker) -> Dump:
     """Durable state of the core. What sessions hold counts as ready."""
     state = broker.state
+    _check_counts(state)
     return {
         "epoch": state.epoch,
         "destinations": {name: _destination(destination) for name, destination in state.by_name.items()},
         "producers": dict(state.producers),
         "staged": {
             token: (
-                (held.epoch, held.query_id, held.batch_id, held.last_time_us),
+                (held.epoch, held.query_id, held.batch_id, held.target, held.last_time_us),
                 [
                     (state.by_number[f.entry.destination].name, f.entry.partition, f.entry.first_sequence, f.entry.records_crc)
                     for f in held.frames
@@ -34,10 +37,30 @@ def dump_broker(broker: Broker) -> Dump:
             )
             for token, held in state.staged.items()
         },
-        "markers": {key: (marker.version, marker.rows) for key, marker in state.markers.items()},
+        "markers": {key: (m.version, m.rows, m.query_id, m.time_us) for key, m in state.markers.items()},
         "epochs": {q.query_id: dict(q.epochs) for q in state.queries.values() if q.epochs},
         "fenced": {q.query_id: q.fenced_through for q in state.queries.values() if q.fenced_through is not None},
     }
+
+
+def _check_counts(state: State) -> None:
+    """What is counted as it comes and goes is the sum of what is there."""
+    sets, staged = list(state.staged.values()), state.staged
+    frames = [frame for held in sets for frame in held.frames]
+    assert staged.rows == sum(held.rows for held in sets) == sum(frame.entry.records.rows for frame in frames)
+    assert staged.size_bytes == sum(held.size_bytes for held in sets) == sum(frame.place.size for frame in frames)
+    rows_of = Counter[int]()
+    for frame in frames:
+        rows_of[frame.entry.destination] += frame.entry.records.rows
+    assert dict(staged.rows_of) == dict(rows_of)
+    assert staged.queries.keys() == {held.query_id for held in sets}
+    for query_id, known in staged.queries.items():
+        own = [held for held in sets if held.query_id == query_id]
+        assert set(known.tokens) == {held.token for held in own}
+        assert (known.rows, known.size_bytes) == (sum(held.rows for held in own), sum(held.size_bytes for held in own))
+    keys = [key for key, _ in state.markers.items()]
+    assert len(state.markers) == len(keys)
+    assert state.markers.passing.keys() == {key for key in keys if key[0].startswith("write:")}
 
 
 def _destination(destination: Destination) -> Dump:
@@ -105,14 +128,14 @@ def dump_model(model: Model) -> Dump:
         "producers": dict(model.producers),
         "staged": {
             token: (
-                (held.epoch, held.query, held.batch, held.time_us),
+                (held.epoch, held.query, held.batch, held.target, held.time_us),
                 [(batch.destination, batch.partition, batch.first, batch.crc) for batch in held.batches],
                 held.count,
             )
             for token, held in model.staged.items()
         },
         "markers": dict(model.markers),
-        "epochs": {query: {None: epoch} for query, epoch in model.query_epochs.items() if epoch},
+        "epochs": {query: dict(epochs) for query, epochs in model.query_epochs.items() if epochs},
         "fenced": dict(model.fenced),
     }
 

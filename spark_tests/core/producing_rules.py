@@ -18,6 +18,7 @@ from spark_tests.core.both_sides import (
     pick,
     priorities,
     queries,
+    targets,
     versions,
 )
 
@@ -82,8 +83,19 @@ class ProducingRules(BothSides):
         )
         self.names.append(producer)
 
-    @rule(name=destinations, partition=partitions, query=queries, batch=versions, wanted=priorities, more=st.booleans(), newer=newer_epochs)
-    def stage(self, name: str, partition: int, query: str, batch: int, wanted: list[int], more: bool, newer: int) -> None:
+    @rule(
+        name=destinations,
+        partition=partitions,
+        query=queries,
+        batch=versions,
+        goal=targets,
+        wanted=priorities,
+        more=st.booleans(),
+        newer=newer_epochs,
+    )
+    def stage(
+        self, name: str, partition: int, query: str, batch: int, goal: str | None, wanted: list[int], more: bool, newer: int
+    ) -> None:
         rows = self.fresh_rows(wanted)
         if more and self.staged:
             _, token, writer, _, _ = self.staged[-1]
@@ -91,7 +103,7 @@ class ProducingRules(BothSides):
             first = sum(len(b.rows) for b in held.batches if (b.destination, b.partition) == (name, partition)) if held is not None else 0
         else:
             token = len(self.staged).to_bytes(16, "little")
-            writer = (max(self.model.query_epochs.get(query, 0) + newer - 1, 0), query, batch)
+            writer = (max(staging.lowest_epoch(self.model, query, goal) + newer - 1, 0), query, batch, goal)
             first = 0
         self.staged.append(((name, partition), token, writer, first, rows))
         self._stage(-1)
@@ -106,7 +118,7 @@ class ProducingRules(BothSides):
 
     def _stage(self, which: int) -> None:
         where, token, writer, first, rows = self.staged[which]
-        held = produce.StagedSet(token=token, epoch=writer[0], query_id=writer[1], batch_id=writer[2])
+        held = produce.StagedSet(token=token, epoch=writer[0], query_id=writer[1], batch_id=writer[2], target=writer[3])
         command = commands.publish(*where, ("", 0), first, rows, staged=held)
         self.both(
             lambda: staging.stage(self.model, where, token, writer, first, rows, command.records_crc, self.now),
@@ -116,19 +128,22 @@ class ProducingRules(BothSides):
 
     @rule(
         chosen=st.lists(pick, max_size=3),
-        owner=st.sampled_from(["", "query:q0", "query:q1", "app:x"]),
+        owner=st.sampled_from(["", "query:q0", "query:q1", "app:x", "app:x", "write:1"]),
         goal=st.sampled_from(["", "", "eu"]),
         version=versions,
         wrong=st.sampled_from([0, 0, 0, 0, 1]),
         keep=st.booleans(),
+        query_id=queries,
     )
-    def commit_staged(self, chosen: list[int], owner: str, goal: str, version: int, wrong: int, keep: bool) -> None:
+    def commit_staged(self, chosen: list[int], owner: str, goal: str, version: int, wrong: int, keep: bool, query_id: str) -> None:
         recent = [token for _, token, _, _, _ in self.staged[-4:]]
         tokens = [recent[c % len(recent)] for c in chosen if recent]
         named = [(token, held.count if (held := self.model.staged.get(token)) is not None else 1) for token in tokens]
-        self._commit(named, owner, goal, version, wrong, keep)
+        self._commit(named, owner, goal, version, wrong, keep, query_id)
 
-    def _commit(self, named: list[tuple[bytes, int]], owner: str, goal: str, version: int, wrong: int, keep: bool) -> None:
+    def _commit(
+        self, named: list[tuple[bytes, int]], owner: str, goal: str, version: int, wrong: int, keep: bool, query_id: str = ""
+    ) -> None:
         rows = sum(count for _, count in named) + wrong
         request = produce.CommitStagedRequest(
             tokens=[produce.StagedToken(token=token, rows=count) for token, count in named],
@@ -137,12 +152,25 @@ class ProducingRules(BothSides):
             version=version,
             rows=rows,
             keep_mismatch=keep,
+            query_id=query_id,
         )
         self.both(
-            lambda: staging.commit(self.model, named, owner, goal, version, rows, self.now, keep),
+            lambda: staging.commit(self.model, named, owner, goal, version, rows, self.now, keep, query_id),
             request,
             lambda reply: (reply.already_committed, reply.rows),
         )
+
+    @rule(query=queries, goal=targets)
+    def take_epoch(self, query: str, goal: str | None) -> None:
+        request = produce.TakeEpochRequest(query_id=query, target=goal)
+        self.both(lambda: staging.take_epoch(self.model, query, goal), request, lambda reply: reply.epoch)
+
+    @rule(owner=st.sampled_from(["query:q0", "app:x", "write:1"]), goal=st.sampled_from(["", "eu"]))
+    def forget_marker(self, owner: str, goal: str) -> None:
+        def forget() -> None:
+            self.model.markers.pop((owner, goal), None)
+
+        self.both(forget, produce.ForgetMarkerRequest(owner=owner, target=goal), lambda reply: None)
 
     @precondition(lambda self: self.staged)
     @rule(which=pick)

@@ -72,7 +72,7 @@ class QueryRules(ProducingRules, ConsumingRules):
             return
         self._read_range(known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None)
         if until in ("staged", "committed"):
-            self.stage(known.destination, 0, *batch, [4, 4], more=False, newer=1)
+            self.stage(known.destination, 0, *batch, None, [4, 4], more=False, newer=1)
         if until == "committed" and batch[0]:
             token, held = self.staged[-1][1], self.model.staged.get(self.staged[-1][1])
             self._commit([(token, held.count if held is not None else 1)], f"query:{batch[0]}", "", batch[1], wrong=0, keep=False)

@@ -110,10 +110,13 @@ class Scene(ListWorld):
         return max(known.epoch(None), 1) if known is not None else 1
 
     def stage(self, token: int, first: int = 0, rows: int = 2, **more: Any) -> produce.Receipt:
-        """`more`: queue, partition, epoch (one that may write), query, batch, values, skip."""
+        """`more`: queue, partition, epoch (one that may write), query, batch, target (None = not said), values, skip."""
         query = more.get("query", "q1")
         epoch = more.get("epoch") or self._epoch(query)
-        staged = produce.StagedSet(token=token.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=more.get("batch", 0))
+        target = more.get("target")
+        staged = produce.StagedSet(
+            token=token.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=more.get("batch", 0), target=target
+        )
         values = more.get("values") or [(b"%d" % at, 4) for at in range(first, first + rows)]
         receipt: produce.Receipt = self.handle(
             commands.publish(more.get("queue", QUEUE), more.get("partition", 0), ("", 0), first, values, staged=staged)

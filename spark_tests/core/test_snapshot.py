@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from mq_broker.core import owners, snapshot
+from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
+from mq_broker.core.markers import bucket_of
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from spark_tests.core import commands
@@ -47,7 +48,7 @@ def test_only_what_changed_is_written() -> None:
     scene.publish(4, partition=1)
     assert kept.take() == {"log/1/1", "rows/1/1/0"}
     scene.stage(7, partition=1)
-    assert kept.take() == {f"queries/{owners.bucket_of('q1')}", f"staged/{7:032x}"}
+    assert kept.take() == {f"queries/{bucket_of('q1')}", f"staged/{7:032x}"}
     scene.stage(7, partition=1, first=2)
     assert kept.take() == {f"staged/{7:032x}"}
     query = scene.query()
@@ -76,7 +77,7 @@ def test_parts_of_what_is_gone_vanish() -> None:
     kept.take()
     scene.handle(DeleteDestinationRequest(name="q"))
     kept.take()
-    query = f"queries/{owners.bucket_of('q1')}"  # its writers' epoch outlives the queue
+    query = f"queries/{bucket_of('q1')}"  # its writers' epoch outlives the queue
     assert sorted(kept.parts) == ["broker", query, f"staged/{7:032x}"]
     scene.handle(DeleteDestinationRequest(name="other"))
     kept.take()

@@ -135,7 +135,7 @@ def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
         destinations=len(state.by_name),
         sessions=len(state.sessions),
         runs=len(state.held_runs),
-        staged_rows=sum(held.rows for held in state.staged.values()),
+        staged_rows=state.staged.rows,
     )
     if not request.destination:
         return admin.StatsResponse(broker=broker)
@@ -159,12 +159,7 @@ def destination_stats(state: State, destination: Destination, now_us: int) -> ad
         oldest_age_ms=max(now_us - oldest, 0) // 1000 if oldest is not None else 0,
         duplicate_rows=sum(p.duplicates for p in destination.partitions),
         enqueued_rows=destination.enqueued,
-        staged_rows=sum(
-            frame.entry.records.rows
-            for held in state.staged.values()
-            for frame in held.frames
-            if frame.entry.destination == destination.number
-        ),
+        staged_rows=state.staged.rows_of[destination.number],
         consumers=len(destination.consumers) + len(destination.sessions),
         quarantined_rows=sum(len(p.quarantined) for p in destination.partitions),
     )

@@ -15,8 +15,9 @@ from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan, end_of
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.log import Place
+from mq_broker.core.markers import Marker
 from mq_broker.core.selection import Selection
-from mq_broker.core.staged import Marker, StagedFrame, StagedSet
+from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
@@ -82,10 +83,9 @@ def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: 
     destination = state.by_number.pop(what.destination)
     del state.by_name[destination.name]
     state.partitions_total -= len(destination.partitions)
-    for token, held in list(state.staged.items()):
+    for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
         if any(frame.entry.destination == what.destination for frame in held.frames):
-            del state.staged[token]
-            state.dirty.add(("staged", token))
+            _drop_staged(state, token)
     state.dirty.add(("broker",))
     state.dirty.add(("gone", what.destination))
 
@@ -122,17 +122,29 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
             held.move(what, body.place)
             state.dirty.add(("staged", what.token))
         return
+    target = _target_of(what)
     if held is None:
-        held = state.staged[what.token] = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id)
-    held.add(StagedFrame(what, body.place, body.priorities), time_us)
+        held = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id, target)
+    state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)
     if what.query_id:
-        owners.raise_epoch(state, what.query_id, None, what.epoch)
+        owners.raise_epoch(state, what.query_id, target, what.epoch)
     state.dirty.add(("staged", what.token))
+
+
+def _target_of(what: store.Staged | store.StagedDiscarded) -> str | None:
+    return what.target if what.HasField("target") else None
+
+
+def _drop_staged(state: State, token: bytes) -> None:
+    held = state.staged.pop(token)
+    assert held is not None
+    state.dirty.add(("staged", token))
 
 
 def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, body: Body | None) -> None:
     for token in what.tokens:
         held = state.staged.pop(token)
+        assert held is not None
         state.dirty.add(("staged", token))
         for frame in held.frames:
             entry, records = frame.entry, frame.entry.records
@@ -143,15 +155,23 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stirred.add(destination.name)
     if what.owner:
-        owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows))
+        owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows, what.query_id, time_us))
 
 
 def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, body: Body | None) -> None:
+    target = _target_of(what)
     for token in what.tokens:
-        del state.staged[token]
-        state.dirty.add(("staged", token))
+        _drop_staged(state, token)
+    if what.older:
+        for held in state.staged.of_query(what.query_id, target):
+            if held.epoch < what.epochs_below:
+                _drop_staged(state, held.token)
+    if what.HasField("batches_through"):
+        for held in state.staged.of_query(what.query_id, target):
+            if held.batch_id <= what.batches_through:
+                _drop_staged(state, held.token)
     if what.epochs_below:
-        owners.raise_epoch(state, what.query_id, None, what.epochs_below)
+        owners.raise_epoch(state, what.query_id, target, what.epochs_below)
 
 
 def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mq_broker.core import admin, apply, operators, planning, publishing, quarantine, ranges, sessions, space, staging, views
+from mq_broker.core import admin, apply, inventory, operators, planning, publishing, quarantine, ranges, sessions, space, staging, views
 from mq_broker.core import commands as command
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
@@ -46,6 +46,8 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     produce_pb2.CommitStagedRequest: staging.commit,
     produce_pb2.DiscardStagedRequest: staging.discard,
     produce_pb2.ForgetMarkerRequest: staging.forget_marker,
+    produce_pb2.ListStagedRequest: inventory.list_staged,
+    produce_pb2.ListMarkersRequest: inventory.list_markers,
     subscribe_pb2.PlanRequest: planning.plan,
     subscribe_pb2.OpenRangeRequest: ranges.open_range,
     subscribe_pb2.AcknowledgeRangeRequest: ranges.acknowledge_range,
@@ -98,6 +100,10 @@ class Broker:
         else:
             records = getattr(entry, kind).records
             apply.apply(self.state, entry, apply.Body(place, apply.priorities_of(records, body)))
+
+    def holders_of_space(self) -> str:
+        """Returns who holds rows that nobody can consume, for the error of a full disk; "" where nobody does."""
+        return inventory.holders_of_space(self.state)
 
     def reclaimable(self, segments: list[int]) -> list[int]:
         """Returns those of `segments` that hold no row that anybody can still get, and that nobody reads."""

@@ -147,6 +147,8 @@ class Settings:
     destinations_max: int = 100_000
     partitions_total_max: int = 400_000
     named_producers_max: int = 100_000
+    markers_max: int = 200_000
+    staged_sets_max: int = 100_000
     browses_max: int = 1000
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     browse_ttl_us: int = 300 * 1_000_000

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from mq_broker.core.markers import BUCKETS, Marker, bucket_of
 from mq_broker.core.query import Query, Reader
-from mq_broker.core.staged import Marker
 from mq_broker.core.state import State
-from mq_wire.checksum import crc32
 from mq_wire.store.v1 import store_pb2 as store
 
-#: On disk for ever: the keys of parts are made of it.
-BUCKETS: Final = 256
-
-
-def bucket_of(name: str) -> int:
-    """Returns the bucket of a query id or an owner."""
-    return crc32(name.encode()) % BUCKETS
+#: Targets of one query whose writer epochs are remembered. Beyond it the oldest is forgotten: a writer that was replaced so long ago could
+#: stage rows again, which nobody commits and which end by themselves.
+EPOCH_TARGETS_MAX: Final = 1000
 
 
 def touch_query(state: State, query_id: str) -> Query:
@@ -30,18 +25,21 @@ def raise_epoch(state: State, query_id: str, target: str | None, epoch: int) -> 
     """Ends writers of a query to `target` (None = to all) below `epoch`."""
     known = state.queries.get(query_id)
     if epoch > (known.epochs.get(target, 0) if known is not None else 0):
-        touch_query(state, query_id).epochs[target] = epoch
+        epochs = touch_query(state, query_id).epochs
+        epochs[target] = epoch
+        if len(epochs) > EPOCH_TARGETS_MAX:
+            del epochs[min((known for known in epochs if known is not None), key=lambda name: epochs[name])]
 
 
 def set_marker(state: State, owner: str, target: str, marker: Marker) -> None:
     """Remembers what an owner has committed last."""
-    state.markers[owner, target] = marker
+    state.markers.put((owner, target), marker)
     state.dirty.add(("markers", bucket_of(owner)))
 
 
 def drop_marker(state: State, owner: str, target: str) -> None:
     """Forgets what an owner has committed."""
-    if state.markers.pop((owner, target), None) is not None:
+    if state.markers.pop((owner, target)) is not None:
         state.dirty.add(("markers", bucket_of(owner)))
 
 
@@ -54,18 +52,15 @@ def export(state: State, dirty: set[tuple[object, ...]]) -> list[tuple[str, byte
             queries[bucket_of(query.query_id)].queries.append(_query_part(query))
         parts += [(f"queries/{at}", queries[at].SerializeToString()) for at in sorted(queries) if ("queries", at) in dirty]
     if any(part[0] == "markers" for part in dirty):
-        markers: defaultdict[int, store.MarkersPart] = defaultdict(store.MarkersPart)
-        for (owner, target), marker in state.markers.items():
-            if ("markers", at := bucket_of(owner)) in dirty:
-                markers[at].markers.append(_marker_part(owner, target, marker))
-        parts += [(f"markers/{at}", markers[at].SerializeToString()) for at in sorted(markers)]
+        buckets = {at: state.markers.bucket(at) for at in range(BUCKETS) if ("markers", at) in dirty}
+        parts += [(f"markers/{at}", _markers_part(bucket).SerializeToString()) for at, bucket in buckets.items() if bucket]
     return parts
 
 
 def mark_all(state: State) -> None:
     """Marks every bucket that holds anything as changed."""
     state.dirty.update(("queries", bucket_of(query_id)) for query_id in state.queries)
-    state.dirty.update(("markers", bucket_of(owner)) for owner, _ in state.markers)
+    state.dirty.update(("markers", at) for at in range(BUCKETS) if state.markers.bucket(at))
 
 
 def _query_part(query: Query) -> store.QueryPart:
@@ -81,6 +76,10 @@ def _query_part(query: Query) -> store.QueryPart:
     if query.fenced_through is not None:
         part.fenced_through = query.fenced_through
     return part
+
+
+def _markers_part(bucket: dict[tuple[str, str], Marker]) -> store.MarkersPart:
+    return store.MarkersPart(markers=[_marker_part(*key, marker) for key, marker in bucket.items()])
 
 
 def _marker_part(owner: str, target: str, marker: Marker) -> store.MarkerPart:
@@ -110,7 +109,7 @@ def restore_queries(state: State, part: store.QueriesPart) -> None:
 def restore_markers(state: State, part: store.MarkersPart) -> None:
     """Takes over a bucket of markers."""
     for m in part.markers:
-        state.markers[m.owner, m.target] = Marker(m.version, m.run_id, m.rows, m.query_id, m.time_us)
+        state.markers.put((m.owner, m.target), Marker(m.version, m.run_id, m.rows, m.query_id, m.time_us))
 
 
 def restore_format_1(state: State, part: store.BrokerPart) -> None:

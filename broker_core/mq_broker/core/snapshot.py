@@ -86,7 +86,7 @@ def _export(state: State, part: tuple[object, ...]) -> bytes | None:
     if kind in ("queries", "markers"):
         return None  # `owners.export` gives them, all in one go
     if kind == "staged":
-        held = state.staged.get(which[0])  # type: ignore[call-overload]
+        held = state.staged.get(which[0])  # type: ignore[arg-type]
         return None if held is None else _staged_part(held).SerializeToString()
     destination = state.by_number.get(which[0])  # type: ignore[call-overload]
     if destination is None:
@@ -217,6 +217,7 @@ def _staged_part(held: StagedSet) -> store.StagedPart:
         batch_id=held.batch_id,
         run_id=held.run_id,
         last_time_us=held.last_time_us,
+        target=held.target,
     )
     for frame in held.frames:
         priorities = b"" if isinstance(frame.priorities, int) else frame.priorities.astype(np.int8).tobytes()
@@ -309,10 +310,9 @@ def _restore_consumers(destination: Destination, part: store.ConsumersPart) -> N
 
 
 def _restore_staged(state: State, part: store.StagedPart) -> None:
-    held = StagedSet(part.token, part.epoch, part.query_id, part.batch_id, part.run_id)
+    target = part.target if part.HasField("target") else None
+    held = StagedSet(part.token, part.epoch, part.query_id, part.batch_id, part.run_id, target)
     for frame in part.frames:
         place = KeptPlace(frame.segment, frame.position, frame.size, frame.crc)
         priorities = np.frombuffer(frame.priorities, np.int8) if frame.priorities else frame.priority
-        held.add(StagedFrame(frame.staged, place, priorities), part.last_time_us)
-    held.last_time_us = part.last_time_us
-    state.staged[held.token] = held
+        state.staged.add(held, StagedFrame(frame.staged, place, priorities), part.last_time_us)

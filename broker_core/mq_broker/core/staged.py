@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,8 +32,11 @@ class StagedSet:
     query_id: str
     batch_id: int
     run_id: str
+    #: What its commit will name; None where the client does not say: it may be any.
+    target: str | None = None
     last_time_us: int = 0
     rows: int = 0
+    size_bytes: int = 0
     frames: list[StagedFrame] = field(default_factory=list)
     #: (destination, partition) -> next sequence, and the last ranges.
     next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -43,6 +47,7 @@ class StagedSet:
         key = (entry.destination, entry.partition)
         self.frames.append(frame)
         self.rows += entry.records.rows
+        self.size_bytes += frame.place.size
         self.last_time_us = time_us
         self.next_sequence[key] = entry.first_sequence + entry.records.rows
         known = self.ranges.setdefault(key, deque(maxlen=AUDIT_RANGES))
@@ -55,15 +60,84 @@ class StagedSet:
             if (known.entry.destination, known.entry.partition, known.entry.first_sequence) == where:
                 self.frames[at] = StagedFrame(known.entry, place, known.priorities)
 
+    def writes_to(self, target: str | None) -> bool:
+        """Whether it belongs to what is done to `target`; None is every target, for the set as for the caller."""
+        return target is None or self.target is None or self.target == target
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The last version that an owner (a query, an application) has committed to a target."""
 
-    version: int
-    run_id: str
-    rows: int
-    #: The streaming query that it worked for; "" where it did not say.
-    query_id: str = ""
-    #: Broker wall clock; 0 where it is not known.
-    time_us: int = 0
+@dataclass(slots=True)
+class QueryStaged:
+    """The open sets of one query; of all batch writes under the query id ""."""
+
+    tokens: dict[bytes, None] = field(default_factory=dict)
+    rows: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class StagedSets:
+    """All open sets by token. How many rows and bytes they hold is counted as they come and go, never summed up."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    #: Destination number -> rows staged for it.
+    rows_of: Counter[int] = field(default_factory=Counter)
+    queries: dict[str, QueryStaged] = field(default_factory=dict)
+    _sets: dict[bytes, StagedSet] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def __contains__(self, token: bytes) -> bool:
+        return token in self._sets
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._sets)
+
+    def __getitem__(self, token: bytes) -> StagedSet:
+        return self._sets[token]
+
+    def get(self, token: bytes) -> StagedSet | None:
+        """Returns the set, None where it is not open (any more)."""
+        return self._sets.get(token)
+
+    def values(self) -> ValuesView[StagedSet]:
+        """Returns the sets."""
+        return self._sets.values()
+
+    def items(self) -> ItemsView[bytes, StagedSet]:
+        """Returns (token, set)."""
+        return self._sets.items()
+
+    def of_query(self, query_id: str, target: str | None = None) -> list[StagedSet]:
+        """Returns the sets of a query that belong to `target` (None = any)."""
+        known = self.queries.get(query_id)
+        return [held for token in known.tokens if (held := self._sets[token]).writes_to(target)] if known is not None else []
+
+    def add(self, held: StagedSet, frame: StagedFrame, time_us: int) -> None:
+        """Adds a batch to a set, which is open from now on."""
+        held.add(frame, time_us)
+        self._sets[held.token] = held
+        self.queries.setdefault(held.query_id, QueryStaged()).tokens[held.token] = None
+        self._count(held, frame, 1)
+
+    def pop(self, token: bytes) -> StagedSet | None:
+        """Ends a set; returns it, None where it was not open."""
+        held = self._sets.pop(token, None)
+        if held is not None:
+            for frame in held.frames:
+                self._count(held, frame, -1)
+            known = self.queries[held.query_id]
+            del known.tokens[token]
+            if not known.tokens:
+                del self.queries[held.query_id]
+        return held
+
+    def _count(self, held: StagedSet, frame: StagedFrame, sign: int) -> None:
+        rows, size, number = sign * frame.entry.records.rows, sign * frame.place.size, frame.entry.destination
+        known = self.queries[held.query_id]
+        known.rows, known.size_bytes = known.rows + rows, known.size_bytes + size
+        self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size
+        self.rows_of[number] += rows
+        if not self.rows_of[number]:
+            del self.rows_of[number]

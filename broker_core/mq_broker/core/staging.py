@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from mq_broker.core.commands import Publish
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
+from mq_broker.core.markers import WRITE_OWNER, Marker
 from mq_broker.core.query import Query
-from mq_broker.core.staged import Marker, StagedSet
+from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,
     EpochFenced,
     InvalidRequest,
+    LimitExceeded,
     OutOfOrder,
     OutOfWindow,
     SequenceReused,
@@ -25,16 +27,27 @@ from mq_wire.store.v1.store_pb2 import Entry, Records, Staged, StagedRange
 from mq_wire.v1 import produce_pb2 as produce
 
 QUERY_OWNER = "query:"
+APPLICATION_OWNER = "app:"
 #: An epoch that no broker gave may come from the wire all the same.
 _EPOCH_MAX = 2**64 - 1
+#: What a tick ends at most, so that its entries stay small: the next tick goes on.
+_EXPIRED_SETS_MAX = 10_000
+_EXPIRED_MARKERS_MAX = 256
 #: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit into a turn.
 _RANGES_MAX = 16_384
 
 
 def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) -> produce.TakeEpochResponse:
-    """Returns a number above all that were ever given: for writers of batches, and for runs."""
-    ledger.record(epoch_taken={"epoch": ledger.state.epoch + 1})
-    return produce.TakeEpochResponse(epoch=ledger.state.epoch)
+    """Returns a number above all that were ever given: for writers of batches, and for runs.
+
+    A request that names a query ends that query's older writers to the target at once: what they staged is discarded.
+    """
+    epoch = ledger.state.epoch + 1
+    ledger.record(epoch_taken={"epoch": epoch})
+    if request is not None and request.query_id:
+        target = request.target if request.HasField("target") else None
+        ledger.record(staged_discarded={"query_id": request.query_id, "target": target, "epochs_below": epoch, "older": True})
+    return produce.TakeEpochResponse(epoch=epoch)
 
 
 def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce.Receipt:
@@ -43,15 +56,18 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     Raises:
         EpochFenced: a newer writer of this query is at work, or what the batch read was given to somebody else.
         StagedSetUnknown: the set was committed or discarded in the meantime.
+        LimitExceeded: it would be one open set more than `staged_sets_max`.
     """
     header, staged = command.header, command.header.staged
+    if header.skip:
+        raise InvalidRequest("a staged set has no gaps: discard it and write again under a new token")
+    if staged.HasField("target") and staged.target not in ("", header.destination):
+        raise InvalidRequest(f"a set for target {staged.target!r} gets rows for {header.destination!r}: name that one, or none")
     held = _open_set(ledger, staged, header.first_sequence)
     receipt = produce.Receipt(partition=header.partition, rows=header.rows, log_id=destination.destination_id, append_time_us=ledger.now_us)
     if held is not None and _seen_before(held, header, command.records_crc, (destination.number, header.partition)):
         receipt.duplicates = header.rows
         return receipt
-    if header.skip:
-        raise InvalidRequest("a staged set has no gaps: discard it and write again under a new token")
     entry = Staged(
         token=staged.token,
         destination=destination.number,
@@ -63,6 +79,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
         query_id=staged.query_id,
         batch_id=staged.batch_id,
         run_id=staged.run_id,
+        target=_target_of(staged),
     )
     ledger.record_rows(Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.priorities)
     return receipt
@@ -77,7 +94,8 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
         raise EpochFenced(
             f"batch {staged.batch_id} of query {staged.query_id} read rows that were given to another consumer since: its output is refused"
         )
-    newest = query.epoch(None)
+    target = _target_of(staged)
+    newest = query.epoch(target)
     if staged.epoch < newest:
         raise EpochFenced(
             f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that may write: this task belongs to "
@@ -88,14 +106,27 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
         raise StagedSetUnknown(
             f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again"
         )
-    if held is not None and (held.epoch, held.query_id, held.batch_id) != (staged.epoch, staged.query_id, staged.batch_id):
-        raise InvalidRequest(
-            f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query {held.query_id!r}, epoch {held.epoch}, not to "
-            f"batch {staged.batch_id} of query {staged.query_id!r}, epoch {staged.epoch}: use a new random token for each write"
+    if held is not None:
+        if (held.epoch, held.query_id, held.batch_id, held.target) != (staged.epoch, staged.query_id, staged.batch_id, target):
+            raise InvalidRequest(
+                f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query {held.query_id!r}, epoch {held.epoch}, target "
+                f"{held.target!r}, not to batch {staged.batch_id} of query {staged.query_id!r}, epoch {staged.epoch}, target {target!r}: "
+                "use a new random token for each write"
+            )
+        return held
+    older = state.staged.of_query(staged.query_id, target) if staged.query_id and staged.epoch > newest else []
+    if len(state.staged) - len(older) >= state.settings.staged_sets_max:
+        raise LimitExceeded(
+            f"{len(state.staged)} staged sets are open, the limit (staged_sets_max) is {state.settings.staged_sets_max}: see "
+            "`mq staged list`, free what nobody will commit with `mq staged discard`, write with fewer tasks, or raise the limit"
         )
-    if staged.query_id and staged.epoch > newest:
-        _discard(ledger, (s.token for s in state.staged.values() if s.query_id == staged.query_id))
-    return held
+    if older:
+        ledger.record(staged_discarded={"query_id": staged.query_id, "target": target, "epochs_below": staged.epoch, "older": True})
+    return None
+
+
+def _target_of(staged: produce.StagedSet) -> str | None:
+    return staged.target if staged.HasField("target") else None
 
 
 def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: tuple[int, int]) -> bool:
@@ -124,10 +155,12 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
 
     Raises:
         CheckpointTooOld: a lower version than the one committed last.
-        BatchMismatch: the same version with another number of rows.
+        BatchMismatch: the same version with another number of rows, or from another query.
         StagedSetUnknown: a set is not there, or does not hold the rows that its writer counted. Nothing is committed.
+        LimitExceeded: a new owner, and as many are remembered as may be.
     """
     state = ledger.state
+    query_id = _committing_query(request)
     marker = state.markers.get((request.owner, request.target)) if request.owner else None
     if marker is not None and request.version <= marker.version:
         return _committed_before(ledger, request, marker)
@@ -137,6 +170,8 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
     rows = sum(held.rows for held in sets)
     if rows != request.rows:
         raise InvalidRequest(f"a commit of {request.rows} rows names sets of {rows}: the sums must agree")
+    if request.owner and marker is None:
+        _check_markers(state, request.owner)
     query = _query_of(request.owner)
     if query and query in state.queries and state.queries[query].is_fenced(request.version):
         raise EpochFenced(
@@ -153,11 +188,36 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
                 "run_id": request.run_id,
                 "rows": rows,
                 "ranges": _ranges(state, sets),
+                "query_id": query_id,
             }
         )
-    _end_batches(ledger, query, request.version, sets)
+    _end_batches(ledger, query, request.target, request.version, sets)
     state.totals.published += rows
     return produce.CommitStagedResponse(rows=rows)
+
+
+def _committing_query(request: produce.CommitStagedRequest) -> str:
+    """Returns the query that commits, as far as the request tells: an owner that is a query names it, also where an old client does not."""
+    query = _query_of(request.owner)
+    if query and request.query_id not in ("", query):
+        raise InvalidRequest(f"a commit of {request.owner!r} names query {request.query_id!r}: they must be the same")
+    return query or request.query_id
+
+
+def _check_markers(state: State, owner: str) -> None:
+    """Refuses a new owner where nothing more can be remembered. Writes have a count of their own: they come and go by themselves."""
+    limit, markers = state.settings.markers_max, state.markers
+    if owner.startswith(WRITE_OWNER):
+        if len(markers.passing) >= limit:
+            raise LimitExceeded(
+                f"{len(markers.passing)} batch writes are remembered, the limit (markers_max) is {limit}: they are forgotten a day after "
+                "their commit; raise the limit, or forget some with `mq markers forget OWNER TARGET`"
+            )
+    elif markers.lasting >= limit:
+        raise LimitExceeded(
+            f"{owner} would be one more than markers_max = {limit} owners whose commits are remembered for ever: forget one that never "
+            "comes again with `mq markers forget OWNER TARGET` (`mq markers list` shows them), or raise the limit"
+        )
 
 
 def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
@@ -184,6 +244,10 @@ def _whole_set(state: State, token: produce.StagedToken, request: produce.Commit
             f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: nothing was "
             "committed, write the batch again"
         )
+    if not held.writes_to(request.target):
+        raise InvalidRequest(
+            f"staged set {held.token.hex()} was written for target {held.target!r}: it cannot be committed to {request.target!r}"
+        )
     if request.target:
         destination = state.by_name.get(request.target)
         number = destination.number if destination is not None else 0
@@ -196,6 +260,12 @@ def _whole_set(state: State, token: produce.StagedToken, request: produce.Commit
 
 def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, marker: Marker) -> produce.CommitStagedResponse:
     who = f"{request.owner} to {request.target or 'its queues'!r}"
+    query_id = _committing_query(request)
+    if "" not in (query_id, marker.query_id) and query_id != marker.query_id:
+        raise BatchMismatch(
+            f"version {request.version} of {who} comes from query {query_id}, and version {marker.version} was committed by query "
+            f"{marker.query_id}: these are other rows under a number that was used. {_other_query_remedy(request)}"
+        )
     if request.version < marker.version:
         raise CheckpointTooOld(
             f"version {request.version} of {who} comes after version {marker.version} was committed: the checkpoint is "
@@ -209,8 +279,17 @@ def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, mark
         )
     sets = [held for token in request.tokens if (held := ledger.state.staged.get(token.token)) is not None]
     _discard(ledger, (held.token for held in sets))
-    _end_batches(ledger, _query_of(request.owner), request.version, sets)
+    _end_batches(ledger, _query_of(request.owner), request.target, request.version, sets)
     return produce.CommitStagedResponse(already_committed=True, rows=marker.rows)
+
+
+def _other_query_remedy(request: produce.CommitStagedRequest) -> str:
+    if request.owner.startswith(APPLICATION_OWNER):
+        return (
+            "Give each checkpoint a txnAppId of its own: choose a new one now. Nothing was committed or lost, "
+            "and the batch runs again under it"
+        )
+    return "Commit under an owner of this query's own"
 
 
 def _query_of(owner: str) -> str:
@@ -218,23 +297,29 @@ def _query_of(owner: str) -> str:
     return owner.removeprefix(QUERY_OWNER) if owner.startswith(QUERY_OWNER) else ""
 
 
-def _end_batches(ledger: Ledger, query: str, through: int, sets: Iterable[StagedSet]) -> None:
-    """Drops what else was staged for these batches, and ends the epoch of the sets that were chosen.
+def _end_batches(ledger: Ledger, query: str, target: str, through: int, sets: list[StagedSet]) -> None:
+    """Drops what else was staged to this target for these batches, and ends the epoch of the sets that were chosen.
 
     A task that lost may still be at work: what it sent from now on would begin a set that nobody ever commits.
     """
-    if query:
-        over = max((min(held.epoch + 1, _EPOCH_MAX) for held in sets if held.query_id == query), default=0)
-        tokens = (s.token for s in ledger.state.staged.values() if s.query_id == query and s.batch_id <= through)
-        known = ledger.state.queries.get(query, Query(query))
-        _discard(ledger, tokens, query, over if over > known.epoch(None) else 0)
+    if not query:
+        return
+    if any(held.batch_id <= through for held in ledger.state.staged.of_query(query, target)):
+        ledger.record(staged_discarded={"query_id": query, "target": target, "batches_through": through})
+    over: dict[str | None, int] = {}
+    for held in sets:
+        if held.query_id == query:
+            over[held.target] = max(over.get(held.target, 0), min(held.epoch + 1, _EPOCH_MAX))
+    for writers, epoch in over.items():
+        if epoch > ledger.state.queries.get(query, Query(query)).epoch(writers):
+            ledger.record(staged_discarded={"query_id": query, "target": writers, "epochs_below": epoch})
 
 
-def _discard(ledger: Ledger, tokens: Iterable[bytes], query: str = "", epochs_below: int = 0) -> int:
+def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
     known = [token for token in dict.fromkeys(tokens) if token in ledger.state.staged]
     rows = sum(ledger.state.staged[token].rows for token in known)
-    if known or epochs_below:
-        ledger.record(staged_discarded={"tokens": known, "query_id": query if epochs_below else "", "epochs_below": epochs_below})
+    if known:
+        ledger.record(staged_discarded={"tokens": known})
     return rows
 
 
@@ -244,25 +329,29 @@ def discard(ledger: Ledger, request: produce.DiscardStagedRequest) -> produce.Di
 
 
 def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
-    """Drops the sets of batches whose input is given to somebody else."""
-    _discard(ledger, (s.token for s in ledger.state.staged.values() if (s.query_id, s.batch_id) in batches))
+    """Drops the sets of batches whose input is given to somebody else, and of those before them, which are refused as well."""
+    last: dict[str, int] = {}
+    for query, batch in batches:
+        last[query] = max(batch, last.get(query, batch))
+    for query, batch in sorted(last.items()):
+        if any(held.batch_id <= batch for held in ledger.state.staged.of_query(query)):
+            ledger.record(staged_discarded={"query_id": query, "batches_through": batch})
 
 
 def expire(ledger: Ledger) -> None:
-    """Drops sets without any sign of life for `staged_ttl_us`."""
+    """Drops sets without any sign of life for `staged_ttl_us`, and markers of writes after a day; of many the rest later."""
     limit = ledger.now_us - ledger.state.settings.staged_ttl_us
-    _discard(ledger, [s.token for s in ledger.state.staged.values() if s.last_time_us < limit])
+    _discard(ledger, [s.token for s in ledger.state.staged.values() if s.last_time_us < limit][:_EXPIRED_SETS_MAX])
+    for owner, target in ledger.state.markers.over(ledger.now_us, _EXPIRED_MARKERS_MAX):
+        ledger.record(marker_forgotten={"owner": owner, "target": target})
 
 
 def forget_marker(ledger: Ledger, request: produce.ForgetMarkerRequest) -> produce.ForgetMarkerResponse:
-    ledger.record(marker_forgotten={"owner": request.owner, "target": request.target})
+    if (request.owner, request.target) in ledger.state.markers:
+        ledger.record(marker_forgotten={"owner": request.owner, "target": request.target})
     return produce.ForgetMarkerResponse()
 
 
 def committed_by_sink(state: State, batches: set[tuple[str, int]]) -> bool:
     """Returns whether our sink has committed any of these (query id, batch id)."""
-    first: dict[str, int] = {}
-    for query, batch in batches:
-        owner = f"{QUERY_OWNER}{query}"
-        first[owner] = min(batch, first.get(owner, batch))
-    return any(owner in first and marker.version >= first[owner] for (owner, _), marker in state.markers.items())
+    return any(marker.version >= batch for query, batch in batches for marker in state.markers.of_owner(f"{QUERY_OWNER}{query}"))

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination
 from mq_broker.core.log import FrameIndex
+from mq_broker.core.markers import Markers
 from mq_broker.core.query import Query
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
-from mq_broker.core.staged import Marker, StagedSet
+from mq_broker.core.staged import StagedSets
 from mq_wire.errors import DestinationRecreated, UnknownDestination
 
 
@@ -48,8 +49,8 @@ class State:
     by_number: dict[int, Destination] = field(default_factory=dict)
     partitions_total: int = 0
     producers: dict[str, int] = field(default_factory=dict)
-    staged: dict[bytes, StagedSet] = field(default_factory=dict)
-    markers: dict[tuple[str, str], Marker] = field(default_factory=dict)
+    staged: StagedSets = field(default_factory=StagedSets)
+    markers: Markers = field(default_factory=Markers)
     queries: dict[str, Query] = field(default_factory=dict)
     #: Plans of all consumers, ever: tells whether a plan was cut before a batch was first read or after.
     plans_cut: int = 0

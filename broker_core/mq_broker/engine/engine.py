@@ -39,7 +39,7 @@ from mq_broker.journal.journal import Journal
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed, StoreFull
 from mq_wire.v1.admin_pb2 import ListDestinationsRequest, StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
-from mq_wire.v1.produce_pb2 import CommitStagedRequest
+from mq_wire.v1.produce_pb2 import CommitStagedRequest, DiscardStagedRequest, ListMarkersRequest, ListStagedRequest
 from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, OpenBrowseRequest, PlanRequest
 
 #: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
@@ -54,7 +54,17 @@ TICK_S: Final = 1.0
 
 _NEVER: Final = float("inf")
 #: These need no room in the journal: consuming goes on when the disk is full, and what holds segments lets go of them.
-_WRITE_NOTHING: Final = (AddCredit, ReleaseView, StatsRequest, ListPage, ListDestinationsRequest, OpenBrowseRequest, ListConsumersRequest)
+_WRITE_NOTHING: Final = (
+    AddCredit,
+    ReleaseView,
+    StatsRequest,
+    ListPage,
+    ListDestinationsRequest,
+    OpenBrowseRequest,
+    ListConsumersRequest,
+    ListStagedRequest,
+    ListMarkersRequest,
+)
 #: These happen to memory in any case; what they would write is left out when the disk is full.
 _NEVER_REFUSED: Final = (CloseSession, CloseRun, Tick)
 
@@ -295,9 +305,10 @@ class Engine:
             return
         try:
             self._reserve(command, size)
-        except StoreFull:
+        except StoreFull as full:
             if not isinstance(command, _NEVER_REFUSED):
-                raise
+                held = self._broker.holders_of_space()
+                raise StoreFull(f"{full}; {held}" if held else str(full)) from None
             ledger.has_room = False
 
     def _writes_nothing(self, command: Any) -> bool:
@@ -357,6 +368,6 @@ def _size_bound(command: Any) -> int:
     if isinstance(command, Acknowledge):
         # A range that shares its Roaring container with no other takes about 32 bytes.
         return STATE_BYTES + 32 * sum(len(starts) for _, starts, _ in command.partitions)
-    if isinstance(command, CommitStagedRequest):
+    if isinstance(command, (CommitStagedRequest, DiscardStagedRequest)):
         return STATE_BYTES + 2 * command.ByteSize()
     return STATE_BYTES

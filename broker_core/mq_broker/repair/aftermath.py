@@ -75,7 +75,8 @@ class Aftermath:
 
     def drop_set(self, token: bytes, finding: Finding) -> None:
         """Forgets a staged set that is not whole: its commit is refused, and its batch written again."""
-        held = self._state.staged.pop(token)
+        held = self._state.staged[token]
+        self._state.staged.pop(token)
         who = f"batch {held.batch_id} of query {held.query_id}" if held.query_id else f"a write under token {token.hex()}"
         said = f"{held.rows} staged rows of {who} are dropped: its commit will be refused, and it is written again"
         finding.add_state(said)

@@ -19,8 +19,9 @@ from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array, range_bitmap
-from mq_broker.core.staged import Marker, StagedFrame, StagedSet
+from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
 from mq_broker.journal.frames import Place
 from mq_broker.repair.findings import Finding
@@ -147,7 +148,7 @@ class Replay:
             self.sure.update((given.destination, given.partition) for given in what.ranges)
             return
         for at, token in enumerate(what.tokens):
-            held = self.state.staged.pop(token, None)
+            held = self.state.staged.pop(token)
             self.state.dirty.add(("staged", token))
             ranges = [given for given in what.ranges if given.set == at]
             if ranges or held is None:
@@ -158,7 +159,8 @@ class Replay:
                     partition = self.partition(frame.entry.destination, frame.entry.partition)
                     self._take(partition, frame, partition.log.next_offset, entry.time_us)
         if what.owner:
-            owners.set_marker(self.state, what.owner, what.target, Marker(what.version, what.run_id, what.rows))
+            marker = Marker(what.version, what.run_id, what.rows, what.query_id, entry.time_us)
+            owners.set_marker(self.state, what.owner, what.target, marker)
 
     def _in_order(self, what: store.StagedCommitted) -> bool:
         """Whether all sets are there, and their rows get the offsets that they got."""

@@ -169,11 +169,12 @@ class StagedBatch:
 
 @dataclass(slots=True)
 class StagedSet:
-    """What one token holds."""
+    """What one token holds. `target` None: its writer did not say, and it may be any."""
 
     epoch: int
     query: str
     batch: int
+    target: str | None
     time_us: int = 0
     batches: list[StagedBatch] = field(default_factory=list)
 
@@ -196,9 +197,10 @@ class Model:
     destinations: dict[str, Destination] = field(default_factory=dict)
     producers: dict[str, int] = field(default_factory=dict)
     staged: dict[bytes, StagedSet] = field(default_factory=dict)
-    #: (owner, target) -> (version, rows)
-    markers: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    query_epochs: dict[str, int] = field(default_factory=dict)
+    #: (owner, target) -> (version, rows, query id, time)
+    markers: dict[tuple[str, str], tuple[int, int, str, int]] = field(default_factory=dict)
+    #: query id -> target (None = all) -> the lowest epoch that may write
+    query_epochs: dict[str, dict[str | None, int]] = field(default_factory=dict)
     fenced: dict[str, int] = field(default_factory=dict)
     # Lost in a crash:
     sessions: dict[int, Session] = field(default_factory=dict)

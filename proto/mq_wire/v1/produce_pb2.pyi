@@ -120,8 +120,12 @@ class Receipt(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., rows: _Optional[int] = ..., duplicates: _Optional[int] = ..., log_id: _Optional[bytes] = ..., append_time_us: _Optional[int] = ...) -> None: ...
 
 class TakeEpochRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("query_id", "target")
+    QUERY_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    query_id: str
+    target: str
+    def __init__(self, query_id: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class TakeEpochResponse(_message.Message):
     __slots__ = ("epoch",)

@@ -197,16 +197,20 @@ class StagedRange(_message.Message):
     def __init__(self, set: _Optional[int] = ..., destination: _Optional[int] = ..., partition: _Optional[int] = ..., base: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class StagedDiscarded(_message.Message):
-    __slots__ = ("tokens", "query_id", "epochs_below", "target")
+    __slots__ = ("tokens", "query_id", "epochs_below", "target", "older", "batches_through")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_BELOW_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    OLDER_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_THROUGH_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
     query_id: str
     epochs_below: int
     target: str
-    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., query_id: _Optional[str] = ..., epochs_below: _Optional[int] = ..., target: _Optional[str] = ...) -> None: ...
+    older: bool
+    batches_through: int
+    def __init__(self, tokens: _Optional[_Iterable[bytes]] = ..., query_id: _Optional[str] = ..., epochs_below: _Optional[int] = ..., target: _Optional[str] = ..., older: bool = ..., batches_through: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("partition", "offsets")

@@ -1,0 +1,82 @@
+"""What operators see of staged sets and of markers, page by page, and what a full disk is full of."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from mq_broker.core.ledger import Ledger
+from mq_broker.core.markers import BUCKETS, bucket_of
+from mq_broker.core.staged import StagedSet
+from mq_broker.core.state import State
+from mq_wire.v1 import produce_pb2 as produce
+
+#: Sets, or markers, of one answer.
+PAGE: Final = 1000
+#: Of so many queries the one that has staged most is found while publishes are refused; with more of them only the sum is told.
+_QUERIES_COMPARED_MAX: Final = 1000
+
+
+def list_staged(ledger: Ledger, request: produce.ListStagedRequest) -> produce.ListStagedResponse:
+    """Returns the open sets behind the token `after`, of one query or of all, in the order of their tokens."""
+    staged = ledger.state.staged
+    known = staged.queries.get(request.query_id)
+    tokens = (known.tokens if known is not None else ()) if request.query_id else staged
+    page = heapq.nsmallest(PAGE + 1, (token for token in tokens if token > request.after))
+    return produce.ListStagedResponse(sets=[_staged_info(ledger, staged[token]) for token in page[:PAGE]], more=len(page) > PAGE)
+
+
+def _staged_info(ledger: Ledger, held: StagedSet) -> produce.StagedInfo:
+    by_number = ledger.state.by_number
+    return produce.StagedInfo(
+        token=held.token,
+        query_id=held.query_id,
+        batch_id=held.batch_id,
+        run_id=held.run_id,
+        epoch=held.epoch,
+        target=held.target,
+        destinations=sorted({by_number[number].name for number, _ in held.next_sequence}),
+        rows=held.rows,
+        bytes=held.size_bytes,
+        age_ms=max(ledger.now_us - held.last_time_us, 0) // 1000,
+    )
+
+
+def list_markers(ledger: Ledger, request: produce.ListMarkersRequest) -> produce.ListMarkersResponse:
+    """Returns the markers behind (after_owner, after_target), of owners with a prefix, bucket by bucket: an order of the broker's own.
+
+    Sorting all of them for each page would hold up everybody else.
+    """
+    response = produce.ListMarkersResponse()
+    after = (request.after_owner, request.after_target)
+    first = bucket_of(request.after_owner) if any(after) else 0
+    for number in range(first, BUCKETS):
+        bucket = ledger.state.markers.bucket(number)
+        keys = [key for key in bucket if key[0].startswith(request.prefix)]
+        for key in sorted(key for key in keys if number > first or not any(after) or key > after):
+            if len(response.markers) == PAGE:
+                response.more = True
+                return response
+            marker = bucket[key]
+            response.markers.add(
+                owner=key[0],
+                target=key[1],
+                version=marker.version,
+                rows=marker.rows,
+                run_id=marker.run_id,
+                query_id=marker.query_id,
+                time_us=marker.time_us,
+            )
+    return response
+
+
+def holders_of_space(state: State) -> str:
+    """Returns who holds rows that nobody can consume, as half a sentence for the error of a full disk; "" where nobody does."""
+    staged = state.staged
+    if not staged.rows:
+        return ""
+    said = f"{len(staged)} staged sets hold {staged.rows} rows, {staged.size_bytes} bytes"
+    if len(staged.queries) <= _QUERIES_COMPARED_MAX:
+        query_id, most = max(staged.queries.items(), key=lambda item: item[1].size_bytes)
+        said += f", {most.size_bytes} of them of {f'query {query_id}' if query_id else 'batch writes'}"
+    return f"{said}: see `mq staged list`, and free with `mq staged discard` what nobody will commit"
