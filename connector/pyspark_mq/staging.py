@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mq_wire.errors import MqError
 from mq_wire.limits import TOKEN_BYTES
-from mq_wire.v1.produce_pb2 import StagedSet
+from mq_wire.v1.produce_pb2 import DiscardStagedRequest, StagedSet
 from pyspark_mq.connection import Connection
 from pyspark_mq.options import SinkOptions
 from pyspark_mq.outgoing import gathered, routed
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Large batches cost less each row, in the broker and on the wire; at least two fit into the window.
 BATCH_BYTES: Final = 2 << 20
+#: A task that fails waits no longer than this for each of: the answers to what it sent, and to throwing it away.
+DISCARD_S: Final = 1.0
 
 
 def stage(
@@ -34,7 +37,7 @@ def stage(
     batch_id: int = 0,
     run_id: str = "",
 ) -> StagedRows:
-    """Stages all rows under a fresh random token; they are durable when it returns.
+    """Stages all rows under a fresh random token; they are durable when it returns, and thrown away when it does not.
 
     Raises:
         SendTimeout, SendOutcomeUnknown: no receipt within sendTimeoutMs; the set is never committed, so nothing can come twice.
@@ -57,12 +60,26 @@ def stage(
         for producer in producers.values():
             producer.close()
     except BaseException:
-        for producer in producers.values():
-            # What is on its way is nobody's any more; the error that ended this task is the one to tell.
-            with suppress(MqError):
-                producer.close(timeout=0)
+        _give_up(list(producers.values()), options, token)
         raise
     return StagedRows(token=token, rows=rows, query_id=query_id, batch_id=batch_id, run_id=run_id)
+
+
+def _give_up(producers: list[Producer], options: SinkOptions, token: bytes) -> None:
+    """Throws away what was staged, as far as the broker answers in time; the error that ended this task is the one to tell.
+
+    Nobody commits it, but until it expires it takes room: with a task that is tried again and again, all that the broker has.
+    """
+    deadline = time.monotonic() + DISCARD_S
+    for producer in producers:
+        # What is still on its way would open the set again behind the discard.
+        with suppress(MqError):
+            producer.close(timeout=max(deadline - time.monotonic(), 0.0))
+    if producers:
+        connection = Connection.shared(options.broker)
+        with suppress(MqError):
+            connection.hello(timeout=DISCARD_S)
+            connection.call("DiscardStaged", DiscardStagedRequest(tokens=[token]), timeout=DISCARD_S, retry_timeout=None)
 
 
 def _producer(options: SinkOptions, queue: str, staged: StagedSet) -> Producer:

@@ -244,7 +244,7 @@ class DataLost(StateMismatch):
 
 
 class BatchMismatch(StateMismatch):
-    """A committed batch came again with another number of rows."""
+    """A committed batch came again with another number of rows, or from another query."""
 
     code = "BATCH_MISMATCH"
 

@@ -19,13 +19,14 @@ from mq_broker.core.commands import (
     Settings,
     Tick,
 )
-from mq_broker.engine.engine import Engine
+from mq_broker.engine.engine import Engine, _size_bound
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import StoreFull
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
+from mq_wire.v1.produce_pb2 import DiscardStagedRequest, ListMarkersRequest, ListStagedRequest, StagedSet
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch, PlanRequest
 from spark_tests.core import commands
 from spark_tests.core.worlds import CLUSTER
@@ -118,3 +119,30 @@ def test_what_a_run_planned_comes_back_once_there_is_room() -> None:
     full.clock.advance(2)
     full.answer(Tick())
     assert full.ready() == ROWS
+
+
+def test_the_error_says_which_staged_sets_hold_the_space_and_they_can_be_seen() -> None:
+    full = FullBroker()
+    for number, (query, rows) in enumerate([("", 2), ("q1", ROWS), ("q1", ROWS)]):
+        staged = StagedSet(token=number.to_bytes(16, "big"), epoch=1, query_id=query)
+        full.answer(commands.publish("q", 0, ("", 0), 0, [(bytes(100), 4)] * rows, staged=staged))
+    full.fill()
+    with pytest.raises(StoreFull, match=r"consume and acknowledge.*; 3 staged sets hold 18 rows, \d+ bytes, \d+ of them of query q1: see"):
+        full.answer(commands.publish("q", 0, WHO, ROWS, [(bytes(4000), 4)]))
+    sets = full.answer(ListStagedRequest(query_id="q1")).sets
+    assert [held.rows for held in sets] == [ROWS, ROWS]
+    assert not full.answer(ListMarkersRequest()).markers
+
+
+def test_an_error_of_a_full_disk_names_no_staged_sets_where_there_are_none() -> None:
+    full = FullBroker()
+    full.fill()
+    with pytest.raises(StoreFull) as refused:
+        full.answer(commands.publish("q", 0, WHO, ROWS, [(bytes(4000), 4)]))
+    assert "staged" not in str(refused.value)
+
+
+def test_a_discard_of_many_sets_has_the_room_that_its_entry_takes() -> None:
+    """A request may name more tokens than the room that is asked for a small command holds."""
+    tokens = [number.to_bytes(16, "big") for number in range(60_000)]
+    assert _size_bound(DiscardStagedRequest(tokens=tokens)) > 18 * len(tokens)

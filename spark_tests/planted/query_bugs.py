@@ -6,6 +6,8 @@ from typing import Final
 
 from mq_broker.core import apply, planning, ranges, staging
 from mq_broker.core.consumer import Consumer
+from mq_broker.core.markers import Markers
+from mq_broker.core.staged import StagedSets
 from spark_tests.planted.mutation import Bug, Change
 from spark_tests.planted.queue_bugs import _early
 
@@ -159,6 +161,55 @@ SINK: Final = (
         (Change(staging._committed_before, "if request.rows != marker.rows and not request.keep_mismatch:", "if False:"),),
         "model",
         is_rare=True,
+    ),
+    Bug(
+        "a batch of another query is swallowed",
+        "other rows under a number that an earlier query used vanish in silence",
+        (Change(staging._committed_before, 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:', "if False:"),),
+        "model",
+    ),
+    Bug(
+        "keep takes another query for the same",
+        "batchMismatch=keep drops rows of a query that never committed this batch",
+        (
+            Change(
+                staging._committed_before,
+                'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:',
+                'if "" not in (query_id, marker.query_id) and query_id != marker.query_id and not request.keep_mismatch:',
+            ),
+        ),
+        "model",
+        is_rare=True,
+    ),
+    Bug(
+        "a commit does not say who made it",
+        "the marker of a commit is without its query",
+        (Change(staging.commit, '"query_id": query_id,', ""),),
+        "model",
+    ),
+    Bug(
+        "an epoch of another target discards",
+        "of two sinks of one query each throws away what the other has staged",
+        (Change(apply._staged_discarded, "target = _target_of(what)", "target = None"),),
+        "model",
+    ),
+    Bug(
+        "an epoch is taken for nobody",
+        "a new writer says so, and what older ones have staged stays",
+        (Change(staging.take_epoch, '"older": True', '"older": False'),),
+        "model",
+    ),
+    Bug(
+        "markers of writes never end",
+        "each batch write that was not forgotten is remembered for ever",
+        (Change(Markers.over, "if now_us - since > WRITE_MARKER_TTL_US:", "if False:"),),
+        "model",
+    ),
+    Bug(
+        "rows that were staged are counted for ever",
+        "a set that is over still counts as staged",
+        (Change(StagedSets.pop, "self._count(held, frame, -1)", "pass"),),
+        "model",
     ),
     Bug(
         "a commit takes what its writers did not count",

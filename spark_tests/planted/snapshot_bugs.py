@@ -97,6 +97,24 @@ CONTENT: Final = (
         "simulation",
     ),
     Bug(
+        "who committed is not in the snapshot",
+        "after a start from a snapshot a batch of another query may be taken for one that was committed",
+        (Change(owners.restore_markers, "m.query_id, m.time_us", '"", m.time_us'),),
+        "model",
+    ),
+    Bug(
+        "targets of writers' epochs not in the snapshot",
+        "after a start from a snapshot an epoch of one target holds for all",
+        (Change(owners.restore_queries, 'e.target if e.HasField("target") else None', "None"),),
+        "model",
+    ),
+    Bug(
+        "targets of staged sets not in the snapshot",
+        "after a start from a snapshot a set counts as one of a client that names no target",
+        (Change(snapshot._restore_staged, 'target = part.target if part.HasField("target") else None', "target = None"),),
+        "model",
+    ),
+    Bug(
         "staged sets not in the snapshot",
         "after a start from a snapshot what was staged before is gone",
         (Change(snapshot._export, "return None if held is None else _staged_part(held).SerializeToString()", "return None"),),
