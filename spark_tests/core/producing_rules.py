@@ -160,8 +160,10 @@ class ProducingRules(BothSides):
             lambda reply: (reply.already_committed, reply.rows),
         )
 
-    @rule(query=queries, goal=targets)
-    def take_epoch(self, query: str, goal: str | None) -> None:
+    @rule(query=queries, goal=targets, latest=st.booleans())
+    def take_epoch(self, query: str, goal: str | None, latest: bool) -> None:
+        if latest and self.staged:
+            query = self.staged[-1][2][1]
         request = produce.TakeEpochRequest(query_id=query, target=goal)
         self.both(lambda: staging.take_epoch(self.model, query, goal), request, lambda reply: reply.epoch)
 

@@ -12,6 +12,7 @@ from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import Folders, repair
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import DataDirectoryUnusable, OffsetsUnknown
+from spark_tests.core.scenes import QUEUE
 from spark_tests.core.worlds import CLUSTER
 from spark_tests.damage.small import SETTINGS, DiskScene, Opened, small
 from spark_tests.engine.worlds import JOURNAL
@@ -37,6 +38,27 @@ def repaired(scene: NumberedScene, lost_turn: int) -> Opened:
         journal.flip("segment-0000000001.mqj", position + 10)
     repair(Folders(journal, snapshots, MemoryDisk), Inspection(journal, snapshots, CLUSTER, JOURNAL))
     return Opened((journal, snapshots))
+
+
+def test_what_is_known_of_commits_and_sets_survives_a_repair() -> None:
+    scene = NumberedScene()
+    scene.publish(4, 4)
+    lost = scene.journal.position.turn
+    scene.stage(1, target=QUEUE)
+    scene.commit((1, 2), target=QUEUE, version=3, run_id="r1")
+    scene.stage(2, query="")
+    scene.commit((2, 2), owner="app:load", version=4, query_id="q2")
+    committed_us = scene.now_us
+    scene.now_us += 5000
+    scene.stage(3, query="q3", target=QUEUE, epoch=5)
+    scene.stage(4, query="q3", target=QUEUE, epoch=6)  # discards the other
+    scene.stage(5, query="q3", target="", epoch=7)
+    state = repaired(scene, lost).broker.state
+    by_query, by_application = state.markers["query:q1", QUEUE], state.markers["app:load", ""]
+    assert (by_query.version, by_query.rows, by_query.query_id, by_query.run_id, by_query.time_us) == (3, 2, "q1", "r1", committed_us)
+    assert (by_application.query_id, by_application.time_us) == ("q2", committed_us)
+    assert {held.token[-1]: (held.target, held.epoch, held.rows) for held in state.staged.values()} == {4: (QUEUE, 6, 2), 5: ("", 7, 2)}
+    assert state.queries["q3"].epochs == {QUEUE: 6, "": 7}
 
 
 def test_a_lost_plan_is_not_made_again_under_its_numbers() -> None:

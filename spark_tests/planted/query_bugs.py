@@ -204,6 +204,7 @@ SINK: Final = (
         "each batch write that was not forgotten is remembered for ever",
         (Change(Markers.over, "if now_us - since > WRITE_MARKER_TTL_US:", "if False:"),),
         "model",
+        is_rare=True,
     ),
     Bug(
         "rows that were staged are counted for ever",
