@@ -46,7 +46,8 @@ def stage(
     """
     check_reachable(options.broker, planned_on)
     token = secrets.token_bytes(TOKEN_BYTES)
-    staged = StagedSet(token=token, epoch=epoch, query_id=query_id, batch_id=batch_id, run_id=run_id)
+    # The target is what the commit will name: two sinks under one query id (a copied checkpoint) leave each other's sets alone.
+    staged = StagedSet(token=token, epoch=epoch, query_id=query_id, batch_id=batch_id, run_id=run_id, target=options.queue)
     producers: dict[str, Producer] = {}
     rows = 0
     try:

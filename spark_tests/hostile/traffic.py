@@ -107,7 +107,12 @@ class Traffic:
         last = {"token": bytes([5]) * 16, "rows": 2}
         self.corpus["CommitStaged"].append((produce_pb2.CommitStagedRequest(tokens=[last], rows=2).SerializeToString(),))
         self.call("DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[bytes([2]) * 16]))
-        self.call("ForgetMarker", produce_pb2.ForgetMarkerRequest(owner="app:nightly", target=QUEUE))
+        self.call("TakeEpoch", produce_pb2.TakeEpochRequest(query_id="q-2", target=QUEUE))
+        self.call("Send", publish(rows(2), staged={"token": bytes([6]) * 16, "query_id": "q-2", "epoch": 1 << 40, "target": QUEUE}))
+        self.call("CommitStaged", produce_pb2.CommitStagedRequest(owner="app:nightly", version=1, query_id="q-2"))
+        self.call("ListStaged", produce_pb2.ListStagedRequest(after=bytes([3]) * 16, query_id="q-1"))
+        self.call("ListMarkers", produce_pb2.ListMarkersRequest(after_owner="app:nightly", prefix="query:"))
+        self.call("ForgetMarker", produce_pb2.ForgetMarkerRequest(owner="app:nightly"))
 
     def _query(self) -> None:
         run = self.call("HoldRun", subscribe_pb2.HoldRunRequest()).run

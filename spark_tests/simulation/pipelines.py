@@ -68,7 +68,7 @@ class Pipeline(Reader):
 
     def _write(self, query: str, batch: int, rows: Rows) -> Asking:
         """Returns why the batch is not written, None where it is."""
-        taken = yield from self.ask(produce_pb2.TakeEpochRequest())
+        taken = yield from self.ask(produce_pb2.TakeEpochRequest(query_id=query, target=self.target))
         if isinstance(taken, MqError):
             return taken
         tokens = []
@@ -76,7 +76,7 @@ class Pipeline(Reader):
             if not len(part):
                 continue
             token = new_token(self)
-            staged = produce_pb2.StagedSet(token=token, epoch=taken.epoch, query_id=query, batch_id=batch, run_id="run")
+            staged = produce_pb2.StagedSet(token=token, epoch=taken.epoch, query_id=query, batch_id=batch, run_id="run", target=self.target)
             ids, priorities = outputs_of(rows.ids[part]), rows.priorities[part]
             self.history.attempted(ids)
             half = max(1, min(len(part) // 2, 40))

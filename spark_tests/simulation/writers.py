@@ -56,6 +56,7 @@ class Writer(Sender):
         super().__init__(world, queue, f"writer {number}")
         self._query = f"query-{queue}-{number}" if self.rng.random() < 0.5 else ""
         self._owner = f"query:{self._query}" if self._query else f"app:{queue}-{number}"
+        self._names_target = self.rng.random() < 0.5
         self._batch = 0
         self._attempts: list[Attempt] = []  # of this batch
         self._committed: int | None = None  # group that is certain to be the batch
@@ -73,7 +74,9 @@ class Writer(Sender):
     def _attempt(self) -> Asking:
         epoch = 0
         if self._query:
-            reply = yield from self.ask(produce_pb2.TakeEpochRequest())
+            # As today's clients do: for a target, at once; or as those before them.
+            target = self.queue if self._names_target else None
+            reply = yield from self.ask(produce_pb2.TakeEpochRequest(query_id=self._query if self._names_target else "", target=target))
             if isinstance(reply, MqError):
                 yield None
                 return
@@ -99,6 +102,8 @@ class Writer(Sender):
         staged = produce_pb2.StagedSet(token=new_token(self), epoch=epoch)
         if self._query:
             staged.query_id, staged.batch_id, staged.run_id = self._query, self._batch, "run"
+        if self._names_target:
+            staged.target = self.queue
         messages = [self.new_messages() for _ in range(self.rng.randint(1, 3))]
         for ids, _ in messages:
             self.history.attempted(ids, attempt.group)
@@ -130,6 +135,7 @@ class Writer(Sender):
             yield from self._commit_once(commit, attempt)
             return
         commit.owner, commit.version, commit.run_id, commit.keep_mismatch = self._owner, self._batch, "run", True
+        commit.query_id = self._query
         for _ in range(self.rng.randint(1, 2)):
             reply = yield from self.ask(commit, retry=fate < 0.9, answered=lambda reply: self._answered(attempt, reply))
             if isinstance(reply, MqError):

@@ -61,9 +61,24 @@ def test_rows_that_cannot_be_messages_end_the_task_and_its_set(module_broker: Lo
     assert staged_rows(module_broker) == 0
 
 
+def test_a_set_says_at_once_which_queue_its_commit_will_name(module_broker: LocalBroker) -> None:
+    """Two sinks under one query id: the newer epoch of the second leaves alone what the first has staged."""
+    tasks = []
+    for epoch, queue in ((1, "first"), (2, "second")):
+        options = SinkOptions.parse({"broker": module_broker.address, "queue": queue})
+        batch = rows().select(["value"])
+        tasks.append((queue, stage(iter([batch]), options, socket.gethostname(), epoch=epoch, query_id="q2")))
+    for queue, done in tasks:
+        commit = produce_pb2.CommitStagedRequest(
+            tokens=[produce_pb2.StagedToken(token=done.token, rows=3)], target=queue, owner="query:q2", version=0, rows=3, query_id="q2"
+        )
+        assert Connection.shared(module_broker.address).call("CommitStaged", commit).rows == 3
+
+
 def test_what_was_staged_waits_for_its_commit(module_broker: LocalBroker) -> None:
     done = run(module_broker, iter([rows(), rows()]))
     assert (done.rows, staged_rows(module_broker)) == (6, 6)
     (held,) = Connection.shared(module_broker.address).call("ListStaged", produce_pb2.ListStagedRequest(query_id="q1")).sets
     assert (held.token, held.rows, list(held.destinations)) == (done.token, 6, ["a", "b"])
+    assert (held.target, held.HasField("target")) == ("", True)
     Connection.shared(module_broker.address).call("DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[done.token]))
