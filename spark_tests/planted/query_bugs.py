@@ -118,9 +118,9 @@ SINK: Final = (
         (
             Change(
                 apply._staged,
-                "held.add(StagedFrame(what, body.place, body.priorities), time_us)",
+                "state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)",
                 """
-                held.add(StagedFrame(what, body.place, body.priorities), time_us)
+                state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)
                 destination, partition = _partition(state, what.destination, what.partition)
                 priority = body.priorities if isinstance(body.priorities, int) else -1
                 base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)
