@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Final
 
@@ -105,6 +106,8 @@ def _core_settings(config: BrokerConfig) -> Settings:
         browse_ttl_us=config.browse_ttl_s * 1_000_000,
         run_grace_us=config.run_grace_s * 1_000_000,
         anonymous_producers_max=config.anonymous_producers_max,
+        # An operator who ends a session must not end another one that has its number in the next life of the broker.
+        first_session=int(time.time()) % 1_000_000 * 1000 + 1,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mq_broker.core.admin import duplicates_of
 from mq_broker.core.audit import SKIPPED, Audit, Range, is_named, named
 from mq_broker.core.commands import Settings
 from mq_wire.errors import InvalidRequest, OutOfOrder, OutOfWindow, ProducerFenced, SequenceReused, UnknownProducer
@@ -23,7 +24,7 @@ def test_a_batch_sent_again_gets_its_first_receipt_and_is_stored_once() -> None:
     again = world.handle(commands.publish("q", 0, WHO, 0, ROWS))
     assert (again.base_offset, again.duplicates, again.append_time_us) == (0, 2, first.append_time_us)
     assert world.broker.state.by_name["q"].enqueued == 2
-    assert world.broker.state.by_name["q"].partitions[0].duplicates == 2
+    assert duplicates_of(world.broker.state, world.broker.state.by_name["q"]) == 2
 
 
 def test_also_after_other_batches_and_after_a_restart() -> None:

@@ -107,7 +107,9 @@ def test_destinations_are_created_described_listed_and_deleted() -> None:
     scene = Scene(3)
     made = scene.handle(admin.CreateDestinationRequest(name="eu.orders", partitions=2))
     assert [partition.end_offset for partition in made.partitions] == [0, 0]
-    assert scene.handle(admin.CreateDestinationRequest(name="eu.orders")) == made
+    assert made.created
+    again = scene.handle(admin.CreateDestinationRequest(name="eu.orders"))
+    assert (again.destination_id, len(again.partitions), again.created) == (made.destination_id, 2, False)
     assert scene.handle(admin.DescribeDestinationRequest(name="eu.orders")) == made
     with pytest.raises(DestinationExists, match="exists with 2 partitions, not 3"):
         scene.handle(admin.CreateDestinationRequest(name="eu.orders", partitions=3))

@@ -9,7 +9,7 @@ from mq_broker.core.commands import ListPage
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.state import State
-from mq_wire.errors import DestinationExists, LimitExceeded, UnknownDestination
+from mq_wire.errors import DestinationExists, InvalidRequest, LimitExceeded, UnknownDestination
 from mq_wire.limits import PARTITIONS_MAX, PRIORITIES
 from mq_wire.names import check_client_name, check_destination
 from mq_wire.v1 import admin_pb2 as admin
@@ -62,14 +62,16 @@ def _create(ledger: Ledger, name: str, partitions: int) -> Destination:
 
 
 def describe(ledger: Ledger, request: admin.DescribeDestinationRequest) -> admin.Destination:
-    return _described(find_or_create(ledger, request.name, request.create))
+    is_new = request.name not in ledger.state.by_name
+    return _described(find_or_create(ledger, request.name, request.create), created=is_new)
 
 
 def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Destination:
     check_destination(request.name)
     found = ledger.state.by_name.get(request.name)
     if found is None:
-        return _described(_create(ledger, request.name, request.partitions or ledger.state.settings.default_partitions))
+        made = _create(ledger, request.name, request.partitions or ledger.state.settings.default_partitions)
+        return _described(made, created=True)
     if request.partitions and request.partitions != len(found.partitions):
         raise DestinationExists(
             f"destination {request.name!r} exists with {len(found.partitions)} partitions, not {request.partitions}: "
@@ -78,20 +80,34 @@ def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Des
     return _described(found)
 
 
-def _described(destination: Destination) -> admin.Destination:
+def _described(destination: Destination, *, created: bool = False) -> admin.Destination:
     return admin.Destination(
         name=destination.name,
+        created=created,
         destination_id=destination.destination_id,
         partitions=[admin.Partition(partition=i, end_offset=p.log.next_offset) for i, p in enumerate(destination.partitions)],
     )
 
 
 def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.DeleteDestinationResponse:
-    destination = ledger.state.destination(request.name)
+    state = ledger.state
+    named = request.destination_id
+    if named:
+        if len(named) != 16:
+            raise InvalidRequest(f"destination_id of {len(named)} bytes: give the 16 that DescribeDestination shows, or none")
+        found = state.by_name.get(request.name)
+        if found is None or found.destination_id != named:
+            return admin.DeleteDestinationResponse()  # it is gone: this came before, and its answer was lost
+    destination = state.destination(request.name)
     ledger.record(destination_deleted={"destination": destination.number})
-    for session in destination.sessions:
+    for number, session in destination.sessions.items():
         # Its rows are gone: what it asks for from now on is refused.
-        del ledger.state.sessions[session]
+        del state.sessions[number]
+        why = UnknownDestination(
+            f"destination {request.name!r} was deleted, and what was in it is gone: make a new consumer when it is there again"
+        )
+        state.farewells.append((session, why))
+        state.stirred.add(destination.name)
     return admin.DeleteDestinationResponse()
 
 
@@ -157,12 +173,18 @@ def destination_stats(state: State, destination: Destination, now_us: int) -> ad
         ready_bytes=ready_bytes(destination),
         ready_by_priority=[sum(p.ready.counts[priority] for p in destination.partitions) for priority in range(PRIORITIES)],
         oldest_age_ms=max(now_us - oldest, 0) // 1000 if oldest is not None else 0,
-        duplicate_rows=sum(p.duplicates for p in destination.partitions),
+        duplicate_rows=duplicates_of(state, destination),
         enqueued_rows=destination.enqueued,
         staged_rows=state.staged.rows_of[destination.number],
         consumers=len(destination.consumers) + len(destination.sessions),
         quarantined_rows=sum(len(p.quarantined) for p in destination.partitions),
     )
+
+
+def duplicates_of(state: State, destination: Destination) -> int:
+    """Returns how many rows were ever recognised as stored before; the last of them may not be on disk yet."""
+    pending = sum(state.duplicates[destination.number, p] for p in range(len(destination.partitions))) if state.duplicates else 0
+    return pending + sum(partition.duplicates for partition in destination.partitions)
 
 
 def ready_bytes(destination: Destination) -> int:

@@ -329,6 +329,12 @@ def _quarantined(state: State, what: store.Quarantined, time_us: int, body: Body
         _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
+def _duplicates_counted(state: State, what: store.DuplicatesCounted, time_us: int, body: Body | None) -> None:
+    _, partition = _partition(state, what.destination, what.partition)
+    partition.duplicates += what.rows
+    state.dirty.add(("log", what.destination, what.partition))
+
+
 _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "destination_created": _destination_created,
     "destination_deleted": _destination_deleted,
@@ -351,4 +357,5 @@ _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "marker_forgotten": _marker_forgotten,
     "moved": _moved,
     "quarantined": _quarantined,
+    "duplicates_counted": _duplicates_counted,
 }

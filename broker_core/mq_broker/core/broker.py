@@ -16,9 +16,14 @@ from mq_wire.store.v1.store_pb2 import Entry
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 
 
+#: Partitions whose duplicates one tick writes down.
+DUPLICATES_OF_A_TICK: Final = 4096
+
+
 def _tick(ledger: Ledger, _: command.Tick) -> None:
     views.expire_browses(ledger)
     if ledger.has_room:
+        publishing.count_duplicates(ledger, DUPLICATES_OF_A_TICK)
         staging.expire(ledger)
         ranges.watch_runs(ledger)
 
@@ -27,6 +32,7 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     command.Publish: publishing.publish,
     command.OpenSession: sessions.open_session,
     command.AddCredit: sessions.add_credit,
+    command.Ask: sessions.ask,
     command.Acknowledge: sessions.acknowledge,
     command.CloseSession: sessions.close_session,
     command.HoldRun: ranges.hold_run,

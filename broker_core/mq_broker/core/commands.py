@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.errors import MqError
+from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from mq_wire.v1.produce_pb2 import PublishHeader
 from mq_wire.v1.subscribe_pb2 import OpenFetch
 
@@ -54,10 +55,16 @@ class RowsView:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A consumer has connected. `deliver` is called by the engine's thread and must only hand over. Reply: `ConsumerOpened`."""
+    """A consumer has connected. Reply: `ConsumerOpened`.
+
+    `deliver` and `tell` are called by the engine's thread and must only hand over, in this order. `tell` gets answers to `Ask`, and, as
+    its last word, the error that ends the session from this side. `peer`: where it came from, for operators.
+    """
 
     open: OpenConsumer
     deliver: Callable[[RowsView], None]
+    tell: Callable[[Asked | MqError], None] = field(default=lambda what: None)
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,14 @@ class AddCredit:
     session: int
     rows: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Is there nothing more within the credit? `Asked` goes to `OpenSession.tell`, behind what was ready. Reply: None."""
+
+    session: int
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +169,6 @@ class Settings:
     browse_ttl_us: int = 300 * 1_000_000
     run_grace_us: int = 120 * 1_000_000
     anonymous_producers_max: int = 1000
+    #: Number of the first consumer session of this process; other processes on the same data should begin elsewhere.
+    first_session: int = 1
     version: str = field(default="0")

@@ -1,11 +1,12 @@
-"""What operators see of durable consumers, and how they take rows away from one."""
+"""What operators see of consumers, durable and connected ones, and how they take rows away from one."""
 
 from __future__ import annotations
 
-from mq_broker.core import planning
+from mq_broker.core import planning, sessions
 from mq_broker.core.consumer import Consumer
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
+from mq_broker.core.session import Session
 from mq_wire.errors import InvalidRequest, UnknownDestination
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
@@ -14,8 +15,19 @@ from mq_wire.v1.common_pb2 import Positions
 def list_consumers(ledger: Ledger, request: wire.ListConsumersRequest) -> wire.ListConsumersResponse:
     state = ledger.state
     destinations = [state.destination(request.destination)] if request.destination else [state.by_name[n] for n in sorted(state.by_name)]
-    return wire.ListConsumersResponse(
-        consumers=[_info(ledger, destination, consumer) for destination in destinations for consumer in destination.consumers.values()]
+    infos = [_info(ledger, destination, consumer) for destination in destinations for consumer in destination.consumers.values()]
+    infos += [_connected(session) for destination in destinations for session in destination.sessions.values()]
+    return wire.ListConsumersResponse(consumers=infos)
+
+
+def _connected(session: Session) -> wire.ConsumerInfo:
+    return wire.ConsumerInfo(
+        destination=session.destination,
+        session=session.number,
+        client=session.client,
+        peer=session.peer,
+        connected=True,
+        unacknowledged_rows=session.held_rows,
     )
 
 
@@ -45,11 +57,24 @@ def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.
 
 
 def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wire.ReleaseConsumerResponse:
-    """Ends a consumer: its rows go to others, its checkpoint is refused from now on."""
-    if not request.consumer:
+    """Ends a consumer: its rows go to others, its checkpoint is refused from now on. A connected one's stream ends instead.
+
+    Who names the incarnation means that one and no other: where it is over, this call came before, and its answer was lost.
+    """
+    if request.session:
+        return wire.ReleaseConsumerResponse(returned_rows=sessions.end_session(ledger, request.session))
+    if not request.consumer and not request.incarnation:
         raise InvalidRequest("a release names no consumer: give a name, or an incarnation as `mq consumers list` shows it")
-    destinations = [ledger.state.destination(request.destination)] if request.destination else list(ledger.state.by_name.values())
-    found = [(d, c) for d in destinations for c in d.consumers.values() if request.consumer in (c.name, c.incarnation.hex())]
+    by_name = ledger.state.by_name
+    if request.incarnation:
+        destinations = [by_name[request.destination]] if request.destination in by_name else []
+        destinations = list(by_name.values()) if not request.destination else destinations
+        found = [(d, d.consumers[request.incarnation]) for d in destinations if request.incarnation in d.consumers]
+        if not found:
+            return wire.ReleaseConsumerResponse()
+    else:
+        destinations = [ledger.state.destination(request.destination)] if request.destination else list(by_name.values())
+        found = [(d, c) for d in destinations for c in d.consumers.values() if request.consumer in (c.name, c.incarnation.hex())]
     if len(found) != 1:
         where = f" of {request.destination!r}" if request.destination else ""
         raise UnknownDestination(

@@ -267,5 +267,5 @@ def lag_of(ledger: Ledger, destination: Destination) -> wire.Lag:
         rows=destination.ready_rows(),
         bytes=admin.ready_bytes(destination),
         oldest_age_ms=max(ledger.now_us - oldest, 0) // 1000 if oldest is not None else 0,
-        duplicates=sum(partition.duplicates for partition in destination.partitions),
+        duplicates=admin.duplicates_of(ledger.state, destination),
     )

@@ -17,6 +17,8 @@ from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
 
 #: Sequences are kept as differences to offsets, in 64 bits with a sign.
 SEQUENCE_MAX: Final = 1 << 62
+#: Partitions whose duplicates are written down beside a batch: what is reserved for its header has room for these.
+_COUNTED_BESIDE: Final = 64
 
 
 def publish(ledger: Ledger, command: Publish) -> Receipt:
@@ -38,7 +40,7 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         return _skip(ledger, destination, partition, header)
     known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, command.records_crc)
     if known is not None:
-        partition.duplicates += known.rows
+        ledger.state.duplicates[destination.number, header.partition] += known.rows
         ledger.state.totals.duplicates += known.rows
         return _receipt(destination, header, known.base, known.rows, known.time_us)
     base = partition.log.next_offset
@@ -54,7 +56,21 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
     )
     ledger.record_rows(Entry(time_us=ledger.now_us, published=published), command.records, command.records_crc, command.priorities)
     ledger.state.totals.published += header.rows
+    if ledger.state.duplicates:
+        count_duplicates(ledger, _COUNTED_BESIDE)
     return _receipt(destination, header, base, 0, ledger.now_us)
+
+
+def count_duplicates(ledger: Ledger, partitions: int) -> None:
+    """Writes down how many rows were recognised as stored before, of so many partitions at most.
+
+    Beside something else that is written, or with a tick: a retry by itself writes nothing, and its answer waits for no disk.
+    """
+    state = ledger.state
+    for number, partition in list(state.duplicates)[:partitions]:
+        rows = state.duplicates.pop((number, partition))
+        if number in state.by_number:
+            ledger.record(duplicates_counted={"destination": number, "partition": partition, "rows": rows})
 
 
 def _check_header(state: State, header: PublishHeader) -> None:

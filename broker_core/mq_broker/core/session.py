@@ -12,6 +12,8 @@ from mq_broker.core.commands import RowsView
 from mq_broker.core.lanes import Lanes
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection
+from mq_wire.errors import MqError
+from mq_wire.v1.consume_pb2 import Asked
 
 
 @dataclass(slots=True)
@@ -24,6 +26,10 @@ class Session:
     credit_rows: int
     credit_bytes: int
     deliver: Callable[[RowsView], None]
+    tell: Callable[[Asked | MqError], None]
+    #: What it says of itself, and where it came from: for operators.
+    client: str = ""
+    peer: str = ""
     held: dict[int, Lanes] = field(default_factory=dict)
     held_rows: int = 0
     #: Rows handed to the application so far: what was credited beyond the first grant.

@@ -8,19 +8,21 @@ import numpy as np
 from pyroaring import BitMap64
 
 from mq_broker.core.admin import find_or_create
-from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession
+from mq_broker.core.commands import Acknowledge, AddCredit, Ask, CloseSession, OpenSession
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection, ranges_bitmap
 from mq_broker.core.session import Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
-from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed
+from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, UnknownDestination
 from mq_wire.limits import PRIORITIES, RECORDS_ROWS_MAX
-from mq_wire.v1.consume_pb2 import ConsumerOpened
+from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened
 
 #: Rows that one session gets before the next one has its turn.
 TURN_ROWS = 65_536
+#: What is kept of a client's word about itself.
+CLIENT_CHARACTERS = 200
 
 
 def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
@@ -34,6 +36,9 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
         opened.credit.rows,
         opened.credit.bytes,
         command.deliver,
+        command.tell,
+        opened.client[:CLIENT_CHARACTERS],
+        command.peer,
     )
     state.next_session += 1
     state.sessions[session.number] = destination.sessions[session.number] = session
@@ -54,6 +59,14 @@ def add_credit(ledger: Ledger, command: AddCredit) -> None:
     session.credit_bytes += command.bytes
     session.seen_rows += command.rows
     ledger.state.stirred.add(session.destination)
+
+
+def ask(ledger: Ledger, command: Ask) -> None:
+    """Lets the session know when it has everything that is ready for it now. Bounded by who submits it."""
+    state = ledger.state
+    session = _session(state, command.session)
+    state.asked.append((session, command.request_id))
+    state.stirred.add(session.destination)
 
 
 def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
@@ -109,10 +122,32 @@ def close_session(ledger: Ledger, command: CloseSession) -> None:
 
     Where the disk is full they go uncounted: rows that nobody holds any more must not wait for room.
     """
-    state = ledger.state
-    session = state.sessions.get(command.session)
+    session = ledger.state.sessions.get(command.session)
+    if session is not None:
+        _give_back(ledger, session)
+
+
+def end_session(ledger: Ledger, number: int) -> int:
+    """Ends a session from this side, for an operator; returns how many rows went back.
+
+    Raises:
+        UnknownDestination: there is no such session.
+    """
+    session = ledger.state.sessions.get(number)
     if session is None:
-        return
+        raise UnknownDestination(f"there is no consumer session {number}: `mq consumers list` shows who is connected")
+    rows = session.held_rows
+    _give_back(ledger, session)
+    why = SessionClosed(
+        f"consumer session {number} of {session.destination!r} was ended by an operator: what it held goes to others; "
+        "make a new consumer to go on receiving"
+    )
+    ledger.state.farewells.append((session, why))
+    return rows
+
+
+def _give_back(ledger: Ledger, session: Session) -> None:
+    state = ledger.state
     destination = state.by_name[session.destination]
     seen = session.seen()
     if seen and ledger.has_room:
@@ -125,13 +160,22 @@ def close_session(ledger: Ledger, command: CloseSession) -> None:
 
 
 def dispatch(ledger: Ledger) -> None:
-    """Hands ready rows to sessions with credit, in turns. Called after the sync, so that nothing leaves that is not on disk."""
+    """Hands ready rows to sessions with credit, in turns, and answers who asked. Called after the sync, so that nothing leaves that is
+    not on disk.
+    """
     state = ledger.state
+    farewells, state.farewells = state.farewells, []
+    for session, why in farewells:
+        session.tell(why)
     stirred, state.stirred = state.stirred, set()
     for name in stirred:
         destination = state.by_name.get(name)
         if destination is not None and destination.sessions:
             _dispatch(ledger, destination)
+    asked, state.asked = state.asked, []
+    for session, request_id in asked:
+        if session.number in state.sessions:
+            session.tell(Asked(request_id=request_id))
 
 
 def _dispatch(ledger: Ledger, destination: Destination) -> None:

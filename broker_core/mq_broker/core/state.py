@@ -13,7 +13,7 @@ from mq_broker.core.query import Query
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
 from mq_broker.core.staged import StagedSets
-from mq_wire.errors import DestinationRecreated, UnknownDestination
+from mq_wire.errors import DestinationRecreated, MqError, UnknownDestination
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class State:
 
     # volatile
     sessions: dict[int, Session] = field(default_factory=dict)
-    next_session: int = 1
+    next_session: int = 0
     held_runs: set[int] = field(default_factory=set)
     silent_runs: dict[int, int] = field(default_factory=dict)
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
@@ -65,10 +65,18 @@ class State:
     totals: Totals = field(default_factory=Totals)
     #: Destinations that may have rows for sessions that wait.
     stirred: set[str] = field(default_factory=set)
+    #: Answers to `Ask`, which leave behind the rows, and why sessions were ended; both once the turn is on disk.
+    asked: list[tuple[Session, int]] = field(default_factory=list)
+    farewells: list[tuple[Session, MqError]] = field(default_factory=list)
+    #: Rows recognised as stored before, by destination and partition, that no entry counts yet.
+    duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
     #: Damaged bytes were found. A snapshot is due: the next start should not have to read them, since then it would be refused.
     damage_found: bool = False
     #: (kind, ...) keys of snapshot parts that changed since the last snapshot.
     dirty: set[tuple[object, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.next_session = self.settings.first_session
 
     def destination(self, name: str) -> Destination:
         """Returns the destination of this name.

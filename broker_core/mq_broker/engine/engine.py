@@ -21,6 +21,7 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import (
     Acknowledge,
     AddCredit,
+    Ask,
     CloseRun,
     CloseSession,
     ListPage,
@@ -40,7 +41,7 @@ from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, Stor
 from mq_wire.v1.admin_pb2 import ListDestinationsRequest, StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, DiscardStagedRequest, ListMarkersRequest, ListStagedRequest
-from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, OpenBrowseRequest, PlanRequest
+from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, OpenBrowseRequest, PlanRequest, ReleaseConsumerRequest
 
 #: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
 TURN_COMMANDS_MAX: Final = 2048
@@ -56,6 +57,7 @@ _NEVER: Final = float("inf")
 #: These need no room in the journal: consuming goes on when the disk is full, and what holds segments lets go of them.
 _WRITE_NOTHING: Final = (
     AddCredit,
+    Ask,
     ReleaseView,
     StatsRequest,
     ListPage,
@@ -121,6 +123,7 @@ class Engine:
         if self._stopping:
             return
         self._stopping = True
+        self._inbox.put((Tick(), _ignore))  # what is counted in memory is written down
         self._inbox.put((_Stop(), _ignore))
         if self._thread is not None:
             self._thread.join()
@@ -306,7 +309,8 @@ class Engine:
         try:
             self._reserve(command, size)
         except StoreFull as full:
-            if not isinstance(command, _NEVER_REFUSED):
+            is_session_end = isinstance(command, ReleaseConsumerRequest) and command.session
+            if not isinstance(command, _NEVER_REFUSED) and not is_session_end:
                 held = self._broker.holders_of_space()
                 raise StoreFull(f"{full}; {held}" if held else str(full)) from None
             ledger.has_room = False
@@ -363,7 +367,7 @@ def _size_bound(command: Any) -> int:
     """Returns what the entries of a command take in the journal at most."""
     if isinstance(command, Publish):
         return frame_bytes(PUBLISH_HEADER_BYTES, command.records.size) + STATE_BYTES // 16
-    if isinstance(command, (PlanRequest, CloseSession)):
+    if isinstance(command, (PlanRequest, CloseSession, ReleaseConsumerRequest)):
         return PLAN_BYTES
     if isinstance(command, Acknowledge):
         # A range that shares its Roaring container with no other takes about 32 bytes.

@@ -216,6 +216,10 @@ class Replay:
     def _quarantined(self, what: store.Quarantined, entry: store.Entry, _: apply.Body | None) -> None:
         self._known_rows(what.destination, what.rows, entry)
 
+    def _counted(self, what: store.DuplicatesCounted, entry: store.Entry, _: apply.Body | None) -> None:
+        self.partition(what.destination, what.partition)
+        apply.apply(self.state, entry, None)
+
     def _known_rows(self, destination: int, named: Any, entry: store.Entry) -> None:
         for rows in named:
             self._grow(destination, rows.partition, BitMap64.deserialize(rows.offsets).max() + 1)
@@ -341,6 +345,7 @@ _HANDLERS: Final[dict[str, Any]] = {
     "acknowledged": Replay._acknowledged,
     "returned": Replay._returned,
     "quarantined": Replay._quarantined,
+    "duplicates_counted": Replay._counted,
     "consumer_minted": Replay._minted,
     "planned": Replay._planned,
     "plans_returned": Replay._plans_returned,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import numpy as np
 
-from mq_broker.core.commands import Acknowledge, AddCredit, CloseSession, OpenSession, ReleaseView, RowsView
+from mq_broker.core.commands import Acknowledge, AddCredit, Ask, CloseSession, OpenSession, ReleaseView, RowsView
 from mq_broker.engine.quarantine import set_aside
+from mq_broker.log import say
 from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_wire import envelope, framing
 from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged, MqError, NotAssigned
 from mq_wire.limits import RECORDS_ROWS_MAX
-from mq_wire.v1.consume_pb2 import AcknowledgeRows, ConsumeHeader, ConsumeRequest, ConsumeResponse
+from mq_wire.v1.consume_pb2 import AcknowledgeRows, Asked, ConsumeHeader, ConsumeRequest, ConsumeResponse
 
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
@@ -41,7 +43,7 @@ class ConsumeStream:
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
         self._engine = engine
         self._streams = streams
-        # Views to send, answers of acknowledgements, and None: look whether it is time to go.
+        # Views to send, answers, the error that ends the session from our side, and None: look whether it is time to go.
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered = Budget(_UNANSWERED_MAX)
         self._asked = self._answered = 0
@@ -58,7 +60,7 @@ class ConsumeStream:
                 return
             if not first.HasField("open"):
                 raise InvalidRequest("the first message of a Consume stream must be `open`")
-            opened = self._engine.call(OpenSession(first.open, self._outbox.put))
+            opened = self._engine.call(OpenSession(first.open, self._outbox.put, self._told, context.peer()))
             self._session = opened.session
         except grpc.RpcError:
             return  # the client left before it said what it wants
@@ -86,6 +88,8 @@ class ConsumeStream:
             item = self._outbox.get()
             if isinstance(item, RowsView):
                 yield from self._delivery(item, batch_rows_max)
+            elif isinstance(item, MqError):
+                self._fatal = item
             elif item is not None:
                 self._answered += 1
                 self._unanswered.give(1)
@@ -138,6 +142,22 @@ class ConsumeStream:
                 self._engine.submit(Acknowledge(self._session, ranges_of(request.acknowledge)), done)
             except MqError as error:
                 done(error)
+
+        if request.HasField("ask") and self._unanswered.take(1):
+            self._asked += 1
+            self._engine.submit(Ask(self._session, request.ask.request_id), self._heard)
+
+    def _told(self, what: Asked | MqError) -> None:
+        if isinstance(what, Asked):
+            self._outbox.put(ConsumeResponse(header=ConsumeHeader(asked=what)).SerializeToString())
+        else:
+            say(logging.INFO, "session_ended", str(what), session=self._session)
+            self._outbox.put(what)
+
+    def _heard(self, reply: Any) -> None:
+        # An answer will come through the outbox, behind the rows. None will where there is no session any more.
+        if isinstance(reply, MqError):
+            self._outbox.put(reply)
 
     def _acknowledged(self, request_id: int, reply: Any) -> None:
         header = ConsumeHeader(acknowledged={"request_id": request_id})
