@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -11,10 +14,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mq_wire.errors import ClientClosed, InvalidOption, InvalidRequest, MqError, SendOutcomeUnknown
+from mq_wire.errors import ClientClosed, InvalidRequest, MqError, SendOutcomeUnknown
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
+from pyspark_mq.arguments import check_count, check_timeout
+from pyspark_mq.asking import Waiting, wait_time
 from pyspark_mq.columns import delivered_schema
 from pyspark_mq.connection import Connection
 from pyspark_mq.consuming import Consuming
@@ -38,7 +43,7 @@ class Consumer:
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
-        queue: where from; created on first use where the broker allows it.
+        queue: where from; it must be there.
         prefetch: most messages that wait here for the application. None = 1000, or two batches for who begins with `batches()`.
         max_unacknowledged: most messages that are handed over or waiting here, and not acknowledged.
         connect_timeout: seconds that the constructor goes on trying where the broker cannot be reached.
@@ -46,7 +51,7 @@ class Consumer:
 
     Raises:
         BrokerUnavailable: no broker answers.
-        UnknownDestination: the queue does not exist and may not be created on first use.
+        UnknownDestination: the queue does not exist.
         InvalidName, InvalidOption: a name or value that is not allowed.
     """
 
@@ -62,13 +67,13 @@ class Consumer:
     ) -> None:
         self.queue: Final = check_destination(queue)
         for option, value in (("prefetch", prefetch), ("max_unacknowledged", max_unacknowledged)):
-            if value is not None and value < 1:
-                raise InvalidOption(f"{option}={value} is below 1: give the number of messages")
-        self._prefetch = prefetch
+            if value is not None or option != "prefetch":
+                check_count(value, option)
+        self._prefetch, self._max_unacknowledged = prefetch, max_unacknowledged
         self._owns_connection = connection is None
         self._connection = connection or Connection(address)
         try:
-            request = admin_pb2.DescribeDestinationRequest(name=self.queue, create=True)
+            request = admin_pb2.DescribeDestinationRequest(name=self.queue)
             self._connection.call("DescribeDestination", request, retry_timeout=connect_timeout)
         except BaseException:
             if self._owns_connection:
@@ -81,9 +86,14 @@ class Consumer:
     # -- receiving -------------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Returns the next message, or None where none came within `timeout` seconds (None = wait for ever).
+        """Returns the next message, or None where the broker had none within `timeout` seconds (None = wait for ever).
 
         Raises:
+            BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be asked; the consumer goes on when
+                it is back.
+            UnknownDestination, DestinationRecreated: the queue was deleted.
+            SessionClosed: an operator ended this consumer.
+            InvalidOption: a `timeout` that is none.
             ClientClosed: the consumer is closed.
             MqError: the broker refuses to deliver.
         """
@@ -91,7 +101,7 @@ class Consumer:
         with self._lock:
             delivery = consuming.current
             if delivery is None or consuming.broken is not None:
-                delivery = self._next_delivery(timeout)
+                delivery = self._next_delivery(check_timeout(timeout))
                 if delivery is None:
                     return None
             if not delivery.values:
@@ -105,7 +115,7 @@ class Consumer:
         return Message(delivery, row)
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
-        """Yields messages until none came within `timeout` seconds, or the consumer is closed."""
+        """Yields messages until the broker had none within `timeout` seconds, or the consumer is closed. Raises as `receive`."""
         while not self._closed:
             try:
                 message = self.receive(timeout)
@@ -122,7 +132,8 @@ class Consumer:
     def batches(
         self, max_rows: int = 10_000, timeout: float | None = None, *, columns: Iterable[str] = _BATCH_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
-        """Yields what is there as record batches of at most `max_rows` rows, until nothing came within `timeout` seconds.
+        """Yields what is there as record batches of at most `max_rows` rows, until the broker had none within `timeout`
+        seconds.
 
         Args:
             max_rows: 1 to 131072; a batch holds fewer where fewer have arrived.
@@ -130,15 +141,15 @@ class Consumer:
             columns: any of `pyspark_mq.columns.DELIVERED`; partition and offset are always there, for `acknowledge`.
 
         Raises:
-            InvalidOption: an unknown column or a `max_rows` out of range.
-            MqError: the broker refuses to deliver.
+            InvalidOption: an unknown column, a `max_rows` out of range, or a `timeout` that is none.
+            MqError: as `receive`.
         """
-        if not 1 <= max_rows <= RECORDS_ROWS_MAX:
-            raise InvalidOption(f"max_rows={max_rows} is outside 1 to {RECORDS_ROWS_MAX}")
+        check_count(max_rows, "max_rows", RECORDS_ROWS_MAX)
+        seconds = check_timeout(timeout)
         names = list(dict.fromkeys([*columns, *_IDENTITY_COLUMNS]))
-        return self._batches(max_rows, timeout, delivered_schema(names))
+        return self._batches(max_rows, seconds, delivered_schema(names))
 
-    def _batches(self, max_rows: int, timeout: float | None, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, max_rows: int, timeout: float, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         consuming = self._consuming
         while not self._closed:
             with self._lock:
@@ -165,10 +176,10 @@ class Consumer:
                 consuming.handed()
             yield _as_batch(taken, schema.with_metadata({_SESSION_KEY: session.token}))
 
-    def _next_delivery(self, timeout: float | None) -> Delivery | None:
-        """Waits, with the lock, for a delivery and makes it the current one."""
+    def _next_delivery(self, timeout: float) -> Delivery | None:
+        """Waits, with the lock, for a delivery and makes it the current one. None = the broker has none."""
         consuming = self._consuming
-        deadline = None if timeout is None else time.monotonic() + timeout
+        waiting = Waiting(timeout)
         self._begun = True
         consuming.begin()
         while True:
@@ -177,16 +188,21 @@ class Consumer:
             delivery = consuming.current or consuming.start_delivery()
             if delivery is not None:
                 return delivery
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            if consuming.is_full:
+                self._warn_of_limit()
+            left = waiting.left(consuming)
+            if left <= 0:
                 return None
-            if consuming.is_full and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"queue {self.queue!r}: max_unacknowledged messages are not acknowledged, no more will come: acknowledge, or raise it",
-                    stacklevel=4,
-                )
-            consuming.arrived.wait(left)
+            consuming.arrived.wait(wait_time(left))
+
+    def _warn_of_limit(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"queue {self.queue!r}: {self._max_unacknowledged:,} messages were handed over and not acknowledged, which is "
+                "max_unacknowledged: no more will come; acknowledge, or raise it",
+                stacklevel=5,
+            )
 
     # -- acknowledging ---------------------------------------------------------------------------------------------------
 
@@ -205,8 +221,10 @@ class Consumer:
             self._acknowledge_messages([what])
         elif isinstance(what, pa.RecordBatch | pa.Table):
             self._acknowledge_rows(what)
-        else:
+        elif isinstance(what, Iterable):
             self._acknowledge_messages(list(what))
+        else:
+            raise _not_acknowledgeable(what)
         if self._consuming.errors:
             self._raise_error()
 
@@ -215,8 +233,11 @@ class Consumer:
 
         Raises:
             SessionClosed: it came before the connection broke and will be delivered again.
+            InvalidRequest: not a message.
             MqError: an earlier acknowledgement failed, and nobody has been told yet; this one was taken nevertheless.
         """
+        if not isinstance(message, Message):
+            raise _not_acknowledgeable(message)
         delivery = message._delivery
         consuming = self._consuming
         with self._lock:
@@ -235,19 +256,19 @@ class Consumer:
             MqError: the first failure of an acknowledgement that nobody has been told yet.
         """
         consuming = self._consuming
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + check_timeout(timeout)
         with self._lock:
             consuming.flushing += 1
             consuming.flush_now()
             try:
                 while consuming.unconfirmed and consuming.broken is None:
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
                         raise SendOutcomeUnknown(
                             f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} s: "
                             "they may count or not; flush again"
                         )
-                    consuming.arrived.wait(left)
+                    consuming.arrived.wait(wait_time(left))
             finally:
                 consuming.flushing -= 1
         self._raise_error()
@@ -258,6 +279,7 @@ class Consumer:
         Raises:
             MqError: as `flush`; the consumer is closed all the same.
         """
+        check_timeout(timeout)
         if self._closed:
             return
         self._closed = True
@@ -272,13 +294,33 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except MqError as closing:
+            if error is None:
+                raise
+            error.add_note(f"closing the consumer of queue {self.queue!r}: {closing}")
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or sys.is_finalizing():
+            return
+        self._closed = True
+        # On a thread of its own: whoever drops the last reference, or collects the garbage, may hold our lock.
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, and this process with it
+            connection = self._connection if self._owns_connection else None
+            threading.Thread(target=_abandon, args=(self._consuming, connection), name="mq-consumer-end", daemon=True).start()
+        warnings.warn(
+            f"a consumer of queue {self.queue!r} was not closed: what it held goes back; close() it, or use `with`",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
 
     def _acknowledge_messages(self, messages: list[Message]) -> None:
         offsets: dict[tuple[Session, int], list[int]] = {}
         for message in messages:
             if not isinstance(message, Message):
-                raise InvalidRequest(f"acknowledge takes messages and record batches of this consumer, not {type(message).__name__}")
+                raise _not_acknowledgeable(message)
             delivery = message._delivery
             offsets.setdefault((delivery.session, delivery.partition), []).append(delivery.list("offset")[message._row])
         self._gather({key: np.array(values, np.int64) for key, values in offsets.items()})
@@ -322,6 +364,16 @@ class Consumer:
             if len(told) > 1:
                 error.add_note(f"{len(told)} acknowledgements on queue {self.queue!r} failed; this is the first")
             raise error
+
+
+def _not_acknowledgeable(what: object) -> InvalidRequest:
+    return InvalidRequest(f"acknowledge takes messages and record batches of this consumer, not {type(what).__name__}")
+
+
+def _abandon(consuming: Consuming, connection: Connection | None) -> None:
+    consuming.end()
+    if connection is not None:
+        connection.close()
 
 
 def _as_batch(taken: list[tuple[Delivery, int, int]], schema: pa.Schema) -> pa.RecordBatch:

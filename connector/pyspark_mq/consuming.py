@@ -17,8 +17,9 @@ from typing import Final
 import grpc
 
 from mq_wire import errors
-from mq_wire.errors import ClientClosed, MqError, RetryLater, SessionClosed, StorageFailed
+from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
+from pyspark_mq.asking import FEATURE, Asking, Asks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.deliveries import consumed
 from pyspark_mq.message import Delivery, Session
@@ -49,6 +50,8 @@ class Consuming:
         current: the one that it is in the middle of.
         errors: of acknowledgements, not told yet.
         broken: why nothing can be received any more.
+        trouble: why the broker could not be reached, or gave no session, since it was last there.
+        away_since: when the last session ended, or the first was to begin.
     """
 
     def __init__(self, connection: Connection, queue: str, prefetch: int, max_unacknowledged: int) -> None:
@@ -62,9 +65,15 @@ class Consuming:
         self.session.ended = "it has not begun"
         self.errors: list[MqError] = []
         self.broken: MqError | None = None
+        self.trouble: MqError | None = None
+        self.away_since = 0.0
         self.flushing = 0  # callers who wait for confirmations
         self.prefetch = prefetch
-        self._connection, self._queue, self._max_unacknowledged = connection, queue, max_unacknowledged
+        self.queue: Final = queue
+        self.address: Final = connection.address
+        self._connection, self._max_unacknowledged = connection, max_unacknowledged
+        self._asks = Asks()
+        self._identity = b"", b""  # of broker and queue
         self._prefix = uuid.uuid4().bytes
         self._sessions = 0
         self._serial = 0
@@ -85,7 +94,8 @@ class Consuming:
     def begin(self) -> None:
         """Opens the stream, once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"mq-consumer-{self._queue}", daemon=True)
+            self.away_since = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name=f"mq-consumer-{self.queue}", daemon=True)
             self._thread.start()
 
     def start_delivery(self) -> Delivery | None:
@@ -132,7 +142,7 @@ class Consuming:
         """
         if session is not self.session or session.ended:
             raise SessionClosed(
-                f"these messages of queue {self._queue!r} can no longer be acknowledged: {session.ended or 'their session is over'}; "
+                f"these messages of queue {self.queue!r} can no longer be acknowledged: {session.ended or 'their session is over'}; "
                 "they will be delivered again"
             )
 
@@ -153,13 +163,26 @@ class Consuming:
 
     @property
     def is_full(self) -> bool:
-        """Whether the broker holds back because too much is unacknowledged."""
-        return self._unreported > 0 and self._granted >= self._confirmed_rows + self._max_unacknowledged
+        """Whether nothing can come before the application acknowledges: all that may be unacknowledged was handed over, and is."""
+        at_limit = self._granted >= self._confirmed_rows + self._max_unacknowledged
+        return at_limit and self._handed_rows >= self._granted > 0 and not self.unconfirmed
+
+    def ask(self) -> Asking:
+        """Asks the broker whether there is nothing more, behind everything that was handed over: as soon as there is a session."""
+        asking = self._asks.add(self.session)
+        if self._unreported:
+            self._report_due = 0.0
+        self.work.notify_all()
+        return asking
+
+    @property
+    def _handed_rows(self) -> int:
+        current = self.current
+        return self._finished_rows + (current.next_row if current is not None else 0)
 
     @property
     def _unreported(self) -> int:
-        current = self.current
-        return self._finished_rows + (current.next_row if current is not None else 0) - self._reported
+        return self._handed_rows - self._reported
 
     def _take_request(self, now: float, *, last: bool) -> consume_pb2.ConsumeRequest | None:
         """Returns credit and acknowledgements that are due, as one request."""
@@ -185,10 +208,19 @@ class Consuming:
                 request.acknowledge.partitions.add(partition=partition, ranges=ranges.to_bytes())
             self._unconfirmed[self._request_id] = rows
             self._gathered, self._gathered_count = {}, 0
-        return request if credit or request.HasField("acknowledge") else None
+        if self._may_ask:
+            request.ask.request_id = self._asks.send()
+        return request if credit or request.HasField("acknowledge") or request.HasField("ask") else None
+
+    @property
+    def _may_ask(self) -> bool:
+        # Without credit the answer would say nothing, and where confirmations are due there will be credit.
+        return self._asks.is_due and (self._granted > self._handed_rows or not self.unconfirmed)
 
     def _wake_at(self) -> float:
         """When something must leave; acknowledgements wait for a confirmation where too many are on their way."""
+        if self._may_ask:
+            return 0.0
         return min(self._report_due, self._due if len(self._unconfirmed) < _UNCONFIRMED_MAX else _NEVER)
 
     def _drop_session(self, why: str) -> None:
@@ -196,7 +228,7 @@ class Consuming:
         lost = sum(self._unconfirmed.values()) + sum(ranges.rows for parts in self._gathered.values() for ranges in parts)
         if lost and not self._ended:
             self._fail(
-                SessionClosed(f"{lost} acknowledged rows of queue {self._queue!r} may be delivered again: {why} before that was confirmed")
+                SessionClosed(f"{lost} acknowledged rows of queue {self.queue!r} may be delivered again: {why} before that was confirmed")
             )
         self.session.ended = why
         self.buffered.clear()
@@ -205,6 +237,8 @@ class Consuming:
         self._gathered, self._gathered_count, self._unconfirmed = {}, 0, {}
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = self._buffer_bytes = 0
         self._due = self._report_due = _NEVER
+        self.away_since = time.monotonic()
+        self._asks.interrupted()
         self.arrived.notify_all()
         self.work.notify_all()
 
@@ -218,7 +252,7 @@ class Consuming:
         """Ends the stream; what was handed over and not acknowledged counts as a failed delivery."""
         with self.lock:
             self._ended = True
-            self.broken = self.broken or ClientClosed(f"the consumer of queue {self._queue!r} is closed: make a new one")
+            self.broken = self.broken or ClientClosed(f"the consumer of queue {self.queue!r} is closed: make a new one")
             self.work.notify_all()
             self.arrived.notify_all()
             thread, call = self._thread, self._call
@@ -241,6 +275,9 @@ class Consuming:
                     self.broken = error
                     self.arrived.notify_all()
                 return
+            with self.lock:
+                self.trouble = error
+                self.arrived.notify_all()
             self._connection.interrupted(endpoint)
             pause = BACKOFF_FIRST_S if opened else min(2 * pause, BACKOFF_LAST_S)
             with self.lock:
@@ -255,31 +292,34 @@ class Consuming:
             session = Session(self._prefix + self._sessions.to_bytes(4, "big"))
             self._serial = 0
         try:
-            self._connection.hello()
+            hello = self._connection.hello()
+            with self.lock:
+                self._asks.is_possible = FEATURE in hello.features
             call = self._connection.stream("Consume", self._requests(session))
             self._call = call
             for message in call:
-                self._take_in(session, message)
+                self._take_in(session, message, hello.cluster_id)
         except grpc.RpcError as failure:
-            error = self._connection.error_of(failure, f"receiving from queue {self._queue!r}")
+            error = self._connection.error_of(failure, f"receiving from queue {self.queue!r}")
         except MqError as failure:
             error = failure
         with self.lock:
             self._call = None
-            session.ended = f"the connection to the broker at {self._connection.endpoint} was interrupted"
+            is_final = error is not None and not isinstance(error, (RetryLater, *GONE))
+            session.ended = str(error) if is_final else f"the connection to the broker at {self._connection.endpoint} was interrupted"
             opened = session is self.session
             if opened:
                 self._drop_session(session.ended)
             self.work.notify_all()
         return error, opened
 
-    def _take_in(self, session: Session, message: bytes) -> None:
+    def _take_in(self, session: Session, message: bytes, cluster_id: bytes) -> None:
         header, records = consumed(message)
         if header.HasField("delivery"):
             if not header.delivery.rows:
                 return
             self._serial += 1
-            delivery = Delivery(header.delivery, records, self._queue, session, self._serial)
+            delivery = Delivery(header.delivery, records, self.queue, session, self._serial)
             with self.lock:
                 self.buffered.append(delivery)
                 self._buffer_bytes += delivery.size
@@ -299,9 +339,30 @@ class Consuming:
                     self.handed()  # it was held back by max_unacknowledged
                 self.work.notify_all()
                 self.arrived.notify_all()
+        elif header.HasField("asked"):
+            with self.lock:
+                self._asks.answered(header.asked.request_id, session)
+                self.arrived.notify_all()
         elif header.HasField("opened"):
             with self.lock:
-                self.session = session
+                self._open(session, cluster_id, header.opened.destination_id)
+
+    def _open(self, session: Session, cluster_id: bytes, destination_id: bytes) -> None:
+        """The broker has opened a session.
+
+        Raises:
+            DestinationRecreated: of another queue than the last one, at the same broker.
+        """
+        broker, queue = self._identity
+        if broker == cluster_id and queue not in (b"", destination_id):
+            raise DestinationRecreated(
+                f"queue {self.queue!r} was deleted and created again while the broker was away, and what was in it is gone: "
+                "make a new consumer for the new one"
+            )
+        self._identity = cluster_id, destination_id
+        self.session, self.trouble = session, None
+        self._asks.opened(session)
+        self.arrived.notify_all()
 
     def _requests(self, session: Session) -> Iterator[consume_pb2.ConsumeRequest]:
         """The sending side of one session."""
@@ -311,7 +372,9 @@ class Consuming:
         # Deliveries of half a prefetch: one is worked on while the other is on its way.
         rows_max = max(1, self.prefetch // 2)
         yield consume_pb2.ConsumeRequest(
-            open=consume_pb2.OpenConsumer(destination=self._queue, credit=credit, batch_rows_max=rows_max, create=True)
+            open=consume_pb2.OpenConsumer(
+                destination=self.queue, credit=credit, batch_rows_max=rows_max, client=self._connection.client
+            )
         )
         while True:
             with self.lock:

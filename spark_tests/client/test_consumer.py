@@ -12,7 +12,8 @@ import pytest
 
 from mq_broker import LocalBroker
 from mq_wire.errors import ClientClosed, InvalidOption, InvalidRequest, NotAssigned, SessionClosed
-from pyspark_mq import Consumer, Message, Producer
+from mq_wire.v1 import admin_pb2
+from pyspark_mq import Connection, Consumer, Message, Producer
 from spark_tests.support.waiting import wait_until
 
 
@@ -26,6 +27,11 @@ def fill(address: str, queue: str, rows: int, **columns: list[object]) -> None:
     data = {"value": [b"%d" % i for i in range(rows)], "partition": [0] * rows, **columns}
     with Producer(address, queue=queue) as producer:
         producer.send_batch(pa.table(data)).result(20)
+
+
+def make(address: str, queue: str) -> None:
+    with Connection(address) as connection:
+        connection.call("CreateDestination", admin_pb2.CreateDestinationRequest(name=queue))
 
 
 def drain(consumer: Consumer, timeout: float = 0.5) -> list[Message]:
@@ -231,6 +237,7 @@ def test_what_cannot_be_acknowledged_is_refused(module_broker: LocalBroker, queu
 
 
 def test_a_closed_consumer_ends_loops_and_refuses_calls(module_broker: LocalBroker, queue: str) -> None:
+    make(module_broker.address, queue)
     consumer = Consumer(module_broker.address, queue=queue)
     assert consumer.receive(timeout=0.05) is None
     ended = threading.Event()
@@ -250,6 +257,7 @@ def test_a_closed_consumer_ends_loops_and_refuses_calls(module_broker: LocalBrok
 
 
 def test_a_waiting_consumer_gets_what_is_sent_later(module_broker: LocalBroker, queue: str) -> None:
+    make(module_broker.address, queue)
     with Consumer(module_broker.address, queue=queue) as consumer, Producer(module_broker.address, queue=queue) as producer:
         assert consumer.receive(timeout=0.05) is None
         for i in range(20):

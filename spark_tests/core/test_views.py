@@ -110,7 +110,7 @@ def test_destinations_are_created_described_listed_and_deleted() -> None:
     assert made.created
     again = scene.handle(admin.CreateDestinationRequest(name="eu.orders"))
     assert (again.destination_id, len(again.partitions), again.created) == (made.destination_id, 2, False)
-    assert scene.handle(admin.DescribeDestinationRequest(name="eu.orders")) == made
+    assert scene.handle(admin.DescribeDestinationRequest(name="eu.orders")) == again
     with pytest.raises(DestinationExists, match="exists with 2 partitions, not 3"):
         scene.handle(admin.CreateDestinationRequest(name="eu.orders", partitions=3))
     assert len(scene.handle(admin.DescribeDestinationRequest(name="us", create=True)).partitions) == 3

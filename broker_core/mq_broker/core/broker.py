@@ -15,7 +15,6 @@ from mq_wire.errors import JournalDamaged
 from mq_wire.store.v1.store_pb2 import Entry
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 
-
 #: Partitions whose duplicates one tick writes down.
 DUPLICATES_OF_A_TICK: Final = 4096
 
