@@ -21,7 +21,7 @@ from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.log import LogOutput, say
-from mq_broker.rpc.server import Server, bracketed
+from mq_broker.rpc.server import Server, bracketed, check_address
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
@@ -55,6 +55,7 @@ class BrokerProcess:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
+        check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
         log = LogOutput(config.log_format, config.log_level)
         with log, DataDirectory.open(config.data_dir) as directory:
             engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))

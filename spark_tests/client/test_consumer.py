@@ -6,6 +6,8 @@ import threading
 import uuid
 import warnings
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -232,8 +234,34 @@ def test_what_cannot_be_acknowledged_is_refused(module_broker: LocalBroker, queu
             consumer.batches(max_rows=0)
         with pytest.raises(InvalidOption, match="colour"):
             consumer.batches(columns=["colour"])
+        wrong: Any
+        for wrong in (None, 7, object()):
+            with pytest.raises(InvalidRequest, match=type(wrong).__name__):
+                consumer.acknowledge(wrong)
+            with pytest.raises(InvalidRequest, match=type(wrong).__name__):
+                consumer.acknowledge_up_to(wrong)
     with pytest.raises(InvalidOption, match="prefetch=0"):
         Consumer(module_broker.address, queue=queue, prefetch=0)
+    for wrong in ("10", 1.5, True, None):
+        with pytest.raises(InvalidOption, match="max_unacknowledged"):
+            Consumer(module_broker.address, queue=queue, max_unacknowledged=wrong)
+
+
+def test_times_that_are_none_are_refused(module_broker: LocalBroker, queue: str) -> None:
+    make(module_broker.address, queue)
+    with Consumer(module_broker.address, queue=queue) as consumer:
+        for wrong in (-1, "1", float("nan"), True):
+            calls: list[Callable[[Any], object]] = [
+                consumer.receive, consumer.flush, consumer.close, lambda t: list(consumer.messages(t)),
+                lambda t: consumer.batches(timeout=t),
+            ]  # fmt: skip
+            for call in calls:
+                with pytest.raises(InvalidOption, match="no time"):
+                    call(wrong)
+        fill(module_broker.address, queue, 2)
+        for long in (1e10, float("inf")):
+            assert consumer.receive(timeout=long) is not None
+        consumer.flush(1e10)
 
 
 def test_a_closed_consumer_ends_loops_and_refuses_calls(module_broker: LocalBroker, queue: str) -> None:

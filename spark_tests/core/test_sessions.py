@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from mq_broker.core.commands import Acknowledge
-from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed
+from mq_broker.core.commands import Acknowledge, AddCredit, Ask, OpenSession
+from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, UnknownDestination
+from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
+from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from spark_tests.core.scenes import QUEUE, Scene
 
 
@@ -238,3 +242,88 @@ def test_the_sessions_of_a_deleted_queue_end_and_one_made_anew_is_another() -> N
             call()
     scene.disconnect(session)
     assert scene.ready() == [0]
+
+
+# -- questions, and sessions that end from this side -------------------------------------------------------------------------
+
+
+def told(scene: Scene, rows: int) -> tuple[int, list[Any]]:
+    """A session, and everything that it is sent, in order."""
+    heard: list[Any] = []
+    opened = OpenConsumer(destination=QUEUE, create=True)
+    opened.credit.rows, opened.credit.bytes = rows, 1 << 40
+    return scene.handle(OpenSession(opened, heard.append, heard.append)).session, heard
+
+
+def test_an_answer_stands_behind_what_was_ready_when_it_was_asked() -> None:
+    scene = Scene()
+    session, heard = told(scene, 0)
+    other, heard_by_other = told(scene, 0)
+    scene.publish(4, 4, 9)
+    scene.handle(Ask(session, 1))
+    scene.handle(AddCredit(session, 2, 0))
+    assert heard == [], "nothing leaves before the turn is on disk"
+    scene.dispatch()
+    assert [getattr(what, "request_id", None) for what in heard] == [None, None, 1]
+    assert sum(view.selection.rows for view in heard[:-1]) == 2, "within its credit"
+    scene.handle(Ask(other, 1))
+    scene.handle(Ask(session, 2))
+    scene.dispatch()
+    assert heard_by_other == [Asked(request_id=1)]
+    assert heard[3:] == [Asked(request_id=2)]
+    scene.disconnect(session)
+    with pytest.raises(SessionClosed):
+        scene.handle(Ask(session, 3))
+
+
+def test_who_asked_and_left_is_not_answered() -> None:
+    scene = Scene()
+    session, heard = told(scene, 1)
+    scene.handle(Ask(session, 1))
+    scene.disconnect(session)
+    scene.dispatch()
+    assert heard == []
+
+
+def test_deleting_a_queue_is_told_once_it_is_on_disk() -> None:
+    scene = Scene()
+    _, heard = told(scene, 1)
+    scene.handle(DeleteDestinationRequest(name=QUEUE))
+    assert heard == []
+    scene.dispatch()
+    (error,) = heard
+    assert isinstance(error, UnknownDestination)
+    assert "was deleted" in str(error)
+
+
+def test_an_operator_ends_a_session_and_charges_what_was_seen() -> None:
+    scene = Scene()
+    scene.publish(4, 4, 4)
+    session, heard = told(scene, 2)
+    scene.dispatch()
+    scene.credit(session, 1)
+    released = scene.handle(wire.ReleaseConsumerRequest(session=session))
+    assert released.returned_rows == 2
+    scene.dispatch()
+    assert isinstance(heard[-1], SessionClosed)
+    again = scene.received(scene.connect(9))
+    assert [(row.offset, row.delivery_count) for row in again] == [(0, 2), (1, 1), (2, 1)]
+    with pytest.raises(UnknownDestination, match=f"no consumer session {session}"):
+        scene.handle(wire.ReleaseConsumerRequest(session=session))
+
+
+def test_a_late_release_spares_who_has_the_name_now() -> None:
+    scene = Scene()
+    scene.publish(4, 4)
+    query = scene.query("report")
+    query.plan()
+    late = wire.ReleaseConsumerRequest(destination=QUEUE, consumer="report", incarnation=query.incarnation)
+    assert scene.handle(late).returned_rows == 2
+    successor = scene.query("report")
+    successor.plan()
+    assert successor.incarnation not in (b"", query.incarnation)
+    assert scene.handle(late).returned_rows == 0, "it had its effect: that counts as success"
+    (info,) = scene.handle(wire.ListConsumersRequest()).consumers
+    assert (info.incarnation, info.unacknowledged_rows) == (successor.incarnation, 2)
+    scene.handle(DeleteDestinationRequest(name=QUEUE))
+    assert scene.handle(late).returned_rows == 0

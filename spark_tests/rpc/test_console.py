@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mq_wire.errors import SessionClosed
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, PlanRequest
+from pyspark_mq import Consumer
 from spark_tests.rpc.client import Wire, batch_of, values_of
 
 if TYPE_CHECKING:
@@ -90,6 +92,57 @@ def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, q
     assert len(mq("consumers", "list", queue_name).splitlines()) == 1
     assert wire.stats(queue_name).ready_rows == 10
     stream.cancel()
+
+
+def test_options_may_stand_before_values(mq: Mq, queue_name: str) -> None:
+    assert mq("send", queue_name, "--priority", "9", "hello", "--key", "k", "you") == f"sent 2 messages to {queue_name}\n"
+    lines = mq("receive", "--verbose", queue_name, "--count", "2").splitlines()
+    assert [line.split("\t")[1] for line in lines] == ["hello", "you"]
+    assert all("priority=9" in line and "key=k" in line for line in lines)
+
+
+def test_creating_what_is_there_says_so(mq: Mq, queue_name: str) -> None:
+    assert mq("create", queue_name, "--partitions", "3") == f"created {queue_name} with 3 partitions\n"
+    assert mq("create", queue_name) == f"{queue_name} existed already, with 3 partitions\n"
+    assert "exists with 3 partitions, not 4" in mq("create", queue_name, "--partitions", "4", code=1)
+
+
+def test_a_misspelt_queue_is_refused_and_not_made(mq: Mq, queue_name: str) -> None:
+    for command in (["receive", queue_name], ["receive", queue_name, "--count", "0"], ["stats", queue_name], ["delete", queue_name]):
+        assert f"mq create {queue_name}" in mq(*command, code=1)
+    assert queue_name not in mq("queues")
+
+
+def test_a_connected_consumer_is_shown_and_ended(mq: Mq, wire: Wire, queue_name: str) -> None:
+    wire.publisher(queue_name).send(batch_of(values_of(10)))
+    with Consumer(mq.address, queue=queue_name) as consumer:
+        assert consumer.receive(timeout=20)
+        heads, line = mq("consumers", "list", queue_name).splitlines()
+        shown = dict(zip(heads.split(), line.split(maxsplit=13), strict=True))
+        assert (shown["CONSUMER"], shown["CONNECTED"], shown["UNACKNOWLEDGED"]) == ("-", "yes", "10")
+        assert shown["CLIENT"].startswith("pyspark-mq ")
+        session = shown["SESSION"]
+        assert mq("consumers", "end", session) == f"ended session {session} of {queue_name}: 10 messages returned\n"
+        with pytest.raises(SessionClosed, match="ended by an operator"):
+            consumer.receive(timeout=20)
+    assert f"no consumer with session {session} is connected" in mq("consumers", "end", session, code=1)
+    assert "there is no consumer '-'" in mq("consumers", "release", "-", code=1)
+
+
+def test_receive_says_that_the_broker_went_away(broker: LocalBroker, queue_name: str) -> None:
+    flags = ["--count", "0", "--timeout", "2", "--broker", broker.address]
+    command = [sys.executable, "-m", "mq_broker.console", "receive", queue_name, *flags]
+    with Wire(broker.address) as wire:
+        wire.publisher(queue_name).send(batch_of(values_of(10)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as receiving:
+        assert receiving.stdout is not None
+        for _ in range(10):
+            assert receiving.stdout.readline()
+        broker.kill()
+        _, stderr = receiving.communicate(timeout=60)
+    assert receiving.returncode == 1
+    assert "has been away for" in stderr
+    assert broker.address in stderr
 
 
 def test_errors_are_one_line(mq: Mq) -> None:

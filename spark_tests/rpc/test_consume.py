@@ -8,7 +8,9 @@ import grpc
 import numpy as np
 import pytest
 
+from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest, HelloRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
+from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, ReleaseConsumerRequest
 from spark_tests.rpc.client import Stream, Wire, batch_of, consumed, error_code, open_consumer, values_of
 from spark_tests.support.waiting import wait_until
 
@@ -184,3 +186,88 @@ def test_two_consumers_share_a_queue(wire: Wire, queue_name: str) -> None:
     one, two = (open_consumer(wire, queue_name, 50) for _ in range(2))
     wire.publisher(queue_name).send(batch_of(values_of(100)))
     assert sorted(values(receive(one, 50)) + values(receive(two, 50))) == values_of(100)
+
+
+def asking(request_id: int, rows: int = 0) -> ConsumeRequest:
+    return ConsumeRequest(ask={"request_id": request_id}, credit={"rows": rows, "bytes": 1 << 30})
+
+
+def test_who_asks_is_answered_behind_everything_that_was_ready(wire: Wire, queue_name: str) -> None:
+    wire.publisher(queue_name).send(batch_of(values_of(100)))
+    stream = open_consumer(wire, queue_name, 0)
+    for number, rows in ((7, 30), (8, 0), (9, 100)):
+        stream.put(asking(number, rows))
+        expected = min(rows, 70) if rows == 100 else rows
+        if expected:
+            assert sum(len(batch) for _, batch in receive(stream, expected)) == expected
+        header, batch = consumed(stream.next())
+        assert (header.HasField("asked"), header.asked.request_id, batch) == (True, number, None)
+    stream.end()
+    assert list(stream) == []
+
+
+def test_questions_are_answered_before_the_stream_ends(wire: Wire, queue_name: str) -> None:
+    stream = open_consumer(wire, queue_name, 0)
+    for number in range(1000):
+        stream.put(asking(number))
+    stream.end()
+    assert [consumed(message)[0].asked.request_id for message in stream] == list(range(1000))
+
+
+def test_hello_says_that_one_may_ask(wire: Wire) -> None:
+    assert "ask" in wire.call("Hello", HelloRequest(client="test", protocol=1)).features
+
+
+def test_deleting_a_queue_ends_its_streams(wire: Wire, queue_name: str) -> None:
+    streams = [open_consumer(wire, queue_name, 10) for _ in range(3)]
+    wire.call("DeleteDestination", DeleteDestinationRequest(name=queue_name))
+    for stream in streams:
+        with pytest.raises(grpc.RpcError, match="was deleted") as caught:
+            stream.next()
+        assert error_code(caught.value) == "UNKNOWN_DESTINATION"
+
+
+def test_a_late_deletion_spares_the_successor(wire: Wire, queue_name: str) -> None:
+    request = DeleteDestinationRequest(name=queue_name)
+    request.destination_id = wire.call("CreateDestination", CreateDestinationRequest(name=queue_name)).destination_id
+    wire.call("DeleteDestination", request)
+    wire.call("DeleteDestination", request)
+    wire.publisher(queue_name).send(batch_of(values_of(5)))
+    wire.call("DeleteDestination", request)
+    assert wire.stats(queue_name).ready_rows == 5
+    request.destination_id = b"short"
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.call("DeleteDestination", request)
+    assert error_code(caught.value) == "INVALID_REQUEST"
+
+
+def test_connected_consumers_are_listed_and_ended(wire: Wire, queue_name: str, module_broker: Any) -> None:
+    wire.publisher(queue_name).send(batch_of(values_of(10)))
+    stream = wire.stream("Consume")
+    opening = {"destination": queue_name, "credit": {"rows": 4, "bytes": 1 << 30}, "client": "a program " + "x" * 400}
+    stream.put(ConsumeRequest(open=opening))
+    session = consumed(stream.next())[0].opened.session
+    receive(stream, 4)
+    with Wire(module_broker.address) as operator:
+        (info,) = operator.call("ListConsumers", ListConsumersRequest(destination=queue_name)).consumers
+        assert (info.session, info.connected, info.unacknowledged_rows) == (session, True, 4)
+        assert info.client.startswith("a program x")
+        assert len(info.client) <= 200
+        assert info.peer.startswith("ipv4:127.0.0.1:")
+        assert operator.call("ReleaseConsumer", ReleaseConsumerRequest(session=session)).returned_rows == 4
+    with pytest.raises(grpc.RpcError, match="ended by an operator") as caught:
+        stream.next()
+    assert error_code(caught.value) == "SESSION_CLOSED"
+    assert wire.stats(queue_name).ready_rows == 10
+
+
+def test_sessions_of_different_lives_of_a_broker_differ(broker: Any, queue_name: str) -> None:
+    numbers = []
+    for _ in range(2):
+        with Wire(broker.address) as wire:
+            stream = wire.stream("Consume")
+            stream.put(ConsumeRequest(open={"destination": queue_name, "create": True}))
+            numbers.append(consumed(stream.next())[0].opened.session)
+        broker.kill()
+        broker.start()
+    assert len(set(numbers)) == 2, "an operator who ends the first one must not end the second"

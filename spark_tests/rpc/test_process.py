@@ -263,6 +263,7 @@ def test_a_port_in_use_is_one_clear_line(broker: LocalBroker, tmp_path: pathlib.
     assert [line for line in done.stderr.splitlines() if line.startswith("mq: ")] == [done.stderr.splitlines()[-1]]
     assert port in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "other").exists(), "a broker that never ran has no data"
 
 
 def holds(wire: Wire) -> bool:

@@ -1,4 +1,4 @@
-"""`mq queues`, `mq stats`, `mq create`, `mq delete`, `mq consumers`."""
+"""`mq queues`, `mq stats`, `mq create`, `mq delete`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from mq_broker.console.tables import age, print_pairs, print_table, size
-from mq_wire.errors import InvalidOption, InvalidRequest
-from mq_wire.v1 import admin_pb2, subscribe_pb2
+from mq_wire.errors import InvalidOption, InvalidRequest, UnknownDestination
+from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection
 
 
@@ -48,9 +48,22 @@ def create(options: argparse.Namespace) -> int:
     """Creates a queue."""
     if options.partitions < 0:
         raise InvalidOption(f"--partitions {options.partitions} is negative: give 1 or more, or leave it out for the broker's default")
-    made = _call(options, "CreateDestination", admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions))
-    print(f"created {made.name} with {len(made.partitions)} partitions")
+    with Connection(options.broker) as connection:
+        existed = _exists(connection, options.queue)
+        request = admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions)
+        made = connection.call("CreateDestination", request)
+    # A call that was repeated finds what it made itself, and an older broker does not say whether it made anything.
+    is_new = made.created or not existed
+    print(f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with {len(made.partitions)} partitions")
     return 0
+
+
+def _exists(connection: Connection, queue: str) -> bool:
+    try:
+        connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=None)
+    except UnknownDestination:
+        return False
+    return True
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -60,55 +73,11 @@ def delete(options: argparse.Namespace) -> int:
         depth = reply.destination.depth_rows
         if depth and not options.force:
             raise InvalidRequest(f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them")
-        connection.call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue))
+        # By its identity: a repeated call that comes late must not delete what was created since under the name.
+        known = reply.destination.destination_id
+        connection.call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue, destination_id=known))
     print(f"deleted {options.queue}" + (f" with {depth:,} messages" if depth else ""))
     return 0
-
-
-def consumers(options: argparse.Namespace) -> int:
-    """Prints one line per durable consumer."""
-    listing = _call(options, "ListConsumers", subscribe_pb2.ListConsumersRequest(destination=options.queue))
-    heads = ("QUEUE", "CONSUMER", "INCARNATION", "CONNECTED", "UNACKNOWLEDGED", "READ", "OLDEST", "PINNED", "FAILED", "QUERY", "BATCH")
-    print_table(
-        heads,
-        [
-            (
-                consumer.destination,
-                consumer.consumer or "-",
-                consumer.incarnation.hex(),
-                "yes" if consumer.connected else "no",
-                consumer.unacknowledged_rows,
-                consumer.read_rows,
-                age(consumer.oldest_unacknowledged_ms),
-                size(consumer.pinned_bytes),
-                consumer.failed_attempts,
-                consumer.query_id or "-",
-                consumer.batch_id if consumer.query_id else "-",
-            )
-            for consumer in listing.consumers
-        ],
-    )
-    return 0
-
-
-def release(options: argparse.Namespace) -> int:
-    """Gives back what a durable consumer holds."""
-    with Connection(options.broker) as connection:
-        queue = options.queue or _queue_of(connection, options.name)
-        request = subscribe_pb2.ReleaseConsumerRequest(destination=queue, consumer=options.name)
-        reply = connection.call("ReleaseConsumer", request)
-    print(f"released {options.name} of {queue}: {reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged")
-    return 0
-
-
-def _queue_of(connection: Connection, name: str) -> str:
-    listing = connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(), retry_timeout=None)
-    found = sorted({entry.destination for entry in listing.consumers if name in (entry.consumer, entry.incarnation.hex())})
-    if len(found) == 1:
-        return str(found[0])
-    if found:
-        raise InvalidOption(f"consumer {name!r} exists on the queues {', '.join(found)}: say which with --queue")
-    raise InvalidOption(f"there is no consumer {name!r}: `mq consumers list` shows who there is")
 
 
 def _call(options: argparse.Namespace, method: str, request: Any) -> Any:

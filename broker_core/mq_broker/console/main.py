@@ -48,10 +48,26 @@ def version() -> str:
         return "0"
 
 
+class _Command(argparse.ArgumentParser):
+    """A command whose options may stand anywhere: `mq send orders --priority 9 hello`."""
+
+    _is_sorting = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Returns options and what is left, as argparse does."""
+        if self._is_sorting or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_sorting = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_sorting = False
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mq", description="A durable, columnar message queue for Spark.")
     parser.add_argument("--version", action="version", version=f"mq {version()}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Command)
     _add_broker(commands)
     _add_damage(commands)
     client = argparse.ArgumentParser(add_help=False)
@@ -111,13 +127,16 @@ def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     delete.add_argument("queue", metavar="QUEUE")
     delete.add_argument("--force", action="store_true", help="also where messages wait in it; they are lost")
 
-    consumers = commands.add_parser("consumers", help="durable consumers: Spark queries")
+    consumers = commands.add_parser("consumers", help="who takes messages: Spark queries, and connected consumers")
     actions = consumers.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", parents=[client], help="who holds what, and since when")
-    listing.set_defaults(command="looking:consumers")
+    listing.set_defaults(command="consumers:listing")
     listing.add_argument("queue", nargs="?", default="", metavar="QUEUE")
-    release = actions.add_parser("release", parents=[client], help="give back what a consumer holds, for good")
-    release.set_defaults(command="looking:release")
+    end = actions.add_parser("end", parents=[client], help="end a connected consumer; what it holds goes back")
+    end.set_defaults(command="consumers:end")
+    end.add_argument("session", type=int, metavar="SESSION", help="as `mq consumers list` shows it")
+    release = actions.add_parser("release", parents=[client], help="give back what a durable consumer holds, for good")
+    release.set_defaults(command="consumers:release")
     release.add_argument("name", metavar="NAME", help="name of the consumer, or its incarnation as `mq consumers list` shows it")
     release.add_argument("--queue", default="", metavar="QUEUE", help="needed where several queues have a consumer of this name")
 

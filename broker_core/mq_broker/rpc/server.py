@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import resource
+import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +91,7 @@ class Server:
         try:
             port = self._grpc.add_insecure_port(address)
         except RuntimeError as error:
-            raise InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it") from None
+            raise _unusable(address, error) from None
         self._grpc.start()
         self._health.begin()
         return port
@@ -229,6 +230,35 @@ class Server:
                 abort(context, error)
 
         return counted
+
+
+def check_address(host: str, port: int) -> None:
+    """Looks whether one can listen there, without doing so.
+
+    Raises:
+        InvalidOption: one cannot.
+    """
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise _unusable(f"{bracketed(host)}:{port}", error) from None
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(place)
+                probe.listen(1)
+            return  # one place will do
+        except OSError as error:
+            failure = error
+    raise _unusable(f"{bracketed(host)}:{port}", failure)
+
+
+def _unusable(address: str, error: BaseException | None) -> InvalidOption:
+    return InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it")
 
 
 def bracketed(host: str) -> str:
