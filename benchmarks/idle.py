@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import Self
 
+from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from pyspark_mq import Connection, Consumer, Producer
 
 PER_PROCESS = 250
@@ -72,6 +73,8 @@ def wait_for_one_each(address: str, numbers: range) -> None:
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(Connection(address)) for _ in numbers]
         queues = [f"idle.{number}" for number in numbers]
+        for queue, connection in zip(queues, connections, strict=True):
+            connection.call("CreateDestination", CreateDestinationRequest(name=queue))
         consumers = [stack.enter_context(Consumer(queue=q, connection=c)) for q, c in zip(queues, connections, strict=True)]
         for consumer in consumers:
             if consumer.receive(timeout=0.01) is not None:

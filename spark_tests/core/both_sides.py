@@ -59,6 +59,7 @@ class BothSides(RuleBasedStateMachine):
         self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]] = []
         self.checkpoints: list[Checkpoint] = []
         self.runs: list[int] = []
+        self.deleted: list[tuple[str, bytes]] = []
         self.names: list[tuple[str, int]] = []
         self.values = 0
 

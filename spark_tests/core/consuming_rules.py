@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -9,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 from mq_broker.core.commands import (
     Acknowledge,
     AddCredit,
+    Ask,
     CloseSession,
     OpenSession,
     ReleaseView,
@@ -20,7 +23,7 @@ from mq_broker.testing import model_staging as staging
 from mq_broker.testing.model import DONE
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
-from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from spark_tests.core.both_sides import (
     BYTES,
     PARTITIONS,
@@ -41,7 +44,7 @@ class ConsumingRules(BothSides):
         opened.credit.rows, opened.credit.bytes = credit, BYTES
         expected = self.model.open_session(name, credit)
         box.append(expected)
-        command = OpenSession(opened, lambda view: self.arrived.append((box, view)))
+        command = OpenSession(opened, lambda view: self.arrived.append((box, view)), lambda what: self.hear(box, what))
         assert self.world.handle(command).session == expected
         self.finish()
 
@@ -50,6 +53,22 @@ class ConsumingRules(BothSides):
     def add_credit(self, which: int, rows: int) -> None:
         number = self.session(which)
         self.both(lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None)
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(which=pick, rows=st.integers(0, 20))
+    def ask(self, which: int, rows: int) -> None:
+        number = self.session(which)
+        if rows:
+            self.both(lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None)
+        self.both(lambda: self.model._session(number), Ask(number, rows), lambda reply: self.model._session(number))
+
+    def hear(self, box: list[int], what: Any) -> None:
+        """A session is answered, or ended from the broker's side."""
+        if isinstance(what, Asked):
+            state = self.world.broker.state
+            session = state.sessions[box[0]]
+            ready = state.by_name[session.destination].ready_rows()
+            assert not (session.wants_rows() and ready), f"session {box[0]} is told that there is nothing, with {ready} rows ready"
 
     def session(self, which: int) -> int:
         """One that is open, or now and then the next one to be opened."""
@@ -116,14 +135,31 @@ class ConsumingRules(BothSides):
 
     @rule(name=destinations, rare=st.integers(0, 5))
     def delete(self, name: str, rare: int) -> None:
-        if not rare:
-            self.both(lambda: self.model.delete(name), admin.DeleteDestinationRequest(name=name), lambda reply: None)
+        if rare:
+            return
+        there = self.model.destinations.get(name)
+        if there is not None:
+            self.deleted.append((name, there.id))
+        self.both(lambda: self.model.delete(name), admin.DeleteDestinationRequest(name=name), lambda reply: None)
+
+    @precondition(lambda self: self.deleted)
+    @rule(which=pick)
+    def delete_late(self, which: int) -> None:
+        name, identity = self.deleted[which % len(self.deleted)]
+
+        def expect() -> None:
+            there = self.model.destinations.get(name)
+            if there is not None and there.id == identity:  # a crash has undone the deletion
+                self.model.delete(name)
+
+        self.both(expect, admin.DeleteDestinationRequest(name=name, destination_id=identity), lambda reply: None)
 
     @rule(hours=st.sampled_from([0, 1, 25]), minutes=st.sampled_from([0, 1, 3]))
     def time_passes(self, hours: int, minutes: int) -> None:
         self.world.now_us += (hours * 60 + minutes) * 60_000_000
 
         def expect() -> None:
+            self.model.count_duplicates()
             staging.expire(self.model, self.now)
             plans.watch_runs(self.model, self.now)
 

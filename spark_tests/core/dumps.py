@@ -103,6 +103,7 @@ def _partition(partition: Partition, held: dict[int, int]) -> Dump:
     assert not ready.keys() & held.keys(), "rows are held and ready at once"
     return {
         "next": partition.log.next_offset,
+        "duplicates": partition.duplicates,
         "ready": dict(sorted((ready | held).items())),
         "attempts": _attempts(partition.attempts),
         "audit": [
@@ -176,6 +177,7 @@ def _plain_plan(plan: plain.Plan) -> tuple[Any, ...]:
 
 def _plain_partition(partition: plain.Partition) -> Dump:
     return {
+        "duplicates": partition.duplicates,
         "next": len(partition.rows),
         "ready": {row.offset: row.priority for row in partition.rows if row.holder == READY or row.holder[0] == "session"},
         "attempts": {row.offset: row.attempts for row in partition.rows if row.attempts and row.holder != plain.DONE},

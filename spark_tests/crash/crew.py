@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mq_wire.v1.admin_pb2 import CreateDestinationRequest
+from pyspark_mq import Connection
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.crash.ranges import RangeReader
 from spark_tests.crash.receivers import BatchReceiver, MessageReceiver, drain
@@ -18,6 +20,9 @@ QUEUES: Final = (SHARED, ALONE, RANGES)
 
 def clients(world: World) -> tuple[list[Actor], list[Actor]]:
     """Returns those who send and those who receive."""
+    with Connection(world.address) as connection:
+        for queue in QUEUES:  # consumers make none
+            connection.call("CreateDestination", CreateDestinationRequest(name=queue), retry_timeout=PATIENCE_S)
     named = bool(world.rng.getrandbits(1))
     senders = [
         BatchSender(world, SHARED, 1),

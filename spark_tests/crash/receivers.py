@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from mq_wire.errors import SessionClosed
+from mq_wire.errors import BrokerUnavailable, SessionClosed
 from pyspark_mq import Consumer, Message
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.oracle.history import UNORDERED
@@ -65,7 +65,10 @@ class MessageReceiver(Receiver):
         consumer = self._consumer()
         messages: list[Message] = []
         for _ in range(self.rng.randint(1, 200)):
-            message = consumer.receive(timeout=0.0 if messages else _GLANCE_S)
+            try:
+                message = consumer.receive(timeout=0.0 if messages else _GLANCE_S)
+            except BrokerUnavailable:
+                break  # a broker that is away is not an empty queue; another glance later
             if message is None:
                 break
             messages.append(message)
@@ -124,6 +127,12 @@ class BatchReceiver(Receiver):
     def step(self) -> None:
         consumer = self._consumer()
         began = self.history.stamp()
+        with suppress(BrokerUnavailable):  # it is away, and this consumer goes on when it is back
+            self._take(consumer, began)
+        if self.rng.random() < 0.05:
+            self._close()
+
+    def _take(self, consumer: Consumer, began: int) -> None:
         for batch in consumer.batches(self.rng.choice([1, 100, 10_000]), timeout=_GLANCE_S):
             rows = rows_of(batch)
             session = batch.schema.metadata[_SESSION_KEY]
@@ -140,8 +149,6 @@ class BatchReceiver(Receiver):
             if self.rng.random() < 0.2:
                 break
             began = self.history.stamp()
-        if self.rng.random() < 0.05:
-            self._close()
 
 
 def drain(world: World, queue: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, publishing, sessions
+from mq_broker.core import admin, apply, publishing, sessions
 from mq_broker.core.audit import Audit
 from mq_broker.core.destination import Partition
 from mq_broker.core.lanes import Lanes
@@ -148,7 +148,7 @@ DELIVERIES: Final = (
     Bug(
         "rows of a closed session stay with it",
         "what was in a consumer's hands when its stream broke is not ready again",
-        (Change(sessions.close_session, "destination.partitions[partition].give_back(lanes.selection())", "pass"),),
+        (Change(sessions._give_back, "destination.partitions[partition].give_back(lanes.selection())", "pass"),),
         "simulation",
     ),
     Bug(
@@ -162,7 +162,7 @@ DELIVERIES: Final = (
         "a delivery that failed counts until the next restart only",
         (
             Change(
-                sessions.close_session,
+                sessions._give_back,
                 'ledger.record(returned={"destination": destination.number, "rows": rows})',
                 "for partition, offsets in seen.items():\n    destination.partitions[partition].charge(offsets)",
             ),
@@ -216,6 +216,36 @@ DELIVERIES: Final = (
         "rows that an application never saw are charged",
         "what was under way when a stream broke counts as a failed attempt",
         (Change(Session.seen, "left = self.seen_rows", "left = self.held_rows"),),
+        "model",
+    ),
+    Bug(
+        "a question is answered before the rows",
+        "who asks whether there is nothing is told so at once, while what is ready for it has not left",
+        (Change(sessions.ask, "state.asked.append((session, command.request_id))", "session.tell(Asked(request_id=command.request_id))"),),
+        "simulation",
+    ),
+    Bug(
+        "a deleted queue leaves its consumers waiting",
+        "their streams stay open, and nothing will ever come",
+        (Change(admin.delete, "state.farewells.append((session, why))", "pass"),),
+        "simulation",
+    ),
+    Bug(
+        "a late deletion hits the successor",
+        "a repeated call deletes whatever has the name by now",
+        (Change(admin.delete, "if found is None or found.destination_id != named:", "if found is None:"),),
+        "model",
+    ),
+    Bug(
+        "duplicates are forgotten at a restart",
+        "what was recognised as stored before is counted in memory only",
+        (
+            Change(
+                publishing.publish,
+                "ledger.state.duplicates[destination.number, header.partition] += known.rows",
+                "partition.duplicates += known.rows",
+            ),
+        ),
         "model",
     ),
     Bug(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mq_wire.errors import MqError, StoreFull
+from mq_wire.errors import MqError, SessionClosed, StoreFull
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.client import Client, Steps, World
@@ -20,6 +20,7 @@ class Consumer(Client):
         self._link: ConsumeLink | None = None
         self._held: list[Rows] = []
         self._requests = 0
+        self._asks = self._asked = 0
         self._unconfirmed: dict[int, Rows] = {}
 
     def body(self) -> Steps:
@@ -37,6 +38,7 @@ class Consumer(Client):
 
     def _open(self) -> None:
         credit = self.rng.choice([1, 5, 50, 1000])
+        self._asked = 0
         opening = OpenConsumer(
             destination=self.queue, credit=Credit(rows=credit, bytes=self.rng.choice([500, 1 << 40])), create=True,
             batch_rows_max=self.rng.choice([0, 3, 100]),
@@ -48,18 +50,30 @@ class Consumer(Client):
             what = link.down.popleft()
             if what[0] == "acknowledged":
                 self._confirmed(*what[1:])
+            elif what[0] == "asked":
+                self._answered(what[1])
             else:
                 _, rows, stamp, counts = what
                 self.history.read(self.queue, self.world.saw(rows), stamp, counts=counts)
                 self._held.append(rows)
                 if self.rng.random() < 0.9:
                     link.send(("credit", len(rows)))
+        if not self._asked and self.rng.random() < 0.1:
+            self._asks += 1
+            self._asked = self._asks
+            link.send(("ask", self._asked))
         while self._held and self.rng.random() < 0.7:
             self._acknowledge(link, self._held.pop(self.rng.randrange(len(self._held))))
         if self.rng.random() < 0.01:
             self.counts["sessions ended"] += 1
             link.end()
             self._link, self._held = None, []
+
+    def _answered(self, number: int) -> None:
+        self.counts["questions answered"] += 1
+        if number != self._asked:
+            self.history.note(f"{self.name}: an answer to question {number}, where {self._asked} was asked")
+        self._asked = 0
 
     def _acknowledge(self, link: ConsumeLink, rows: Rows) -> None:
         if self.rng.random() < 0.3:  # some of them, the rest later or never
@@ -76,7 +90,7 @@ class Consumer(Client):
         rows = self._unconfirmed.pop(request)
         if isinstance(reply, StoreFull):
             self._held.append(rows)  # again later
-        elif isinstance(reply, MqError):
+        elif isinstance(reply, MqError) and not isinstance(reply, SessionClosed):  # an operator's word is on its way
             self.history.note(f"{self.name}: an acknowledgement of its own rows was refused: {reply}")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mq_broker.core.commands import (
     Acknowledge,
     AddCredit,
+    Ask,
     CloseRun,
     CloseSession,
     HoldRun,
@@ -27,7 +28,7 @@ from mq_broker.core.commands import (
 )
 from mq_broker.engine.engine import Engine
 from mq_wire.errors import MqError
-from mq_wire.v1.consume_pb2 import OpenConsumer
+from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from mq_wire.v1.subscribe_pb2 import OpenFetch
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.messages import counts_of, rows_of
@@ -156,7 +157,7 @@ class _RowsLink(Link):
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
-        self.outbox: deque[tuple[RowsView, int]] = deque()
+        self.outbox: deque[tuple[Any, int]] = deque()
 
     @property
     def has_rows(self) -> bool:
@@ -169,6 +170,9 @@ class _RowsLink(Link):
 
     def send_rows(self, engine: Engine) -> None:
         view, stamp = self.outbox.popleft()
+        if not isinstance(view, RowsView):
+            self.hear(view)
+            return
         if not self.is_broken:
             batches = [*engine.read(view, 0, self.network.rng.choice(_BATCH_ROWS))]
             rows = rows_of(batches)
@@ -177,13 +181,21 @@ class _RowsLink(Link):
             self.down.append((view.first_delivery, rows, stamp, counts_of(batches)))
         engine.submit(ReleaseView(view), ignore)
 
+    def hear(self, what: Any) -> None:
+        """Something else than rows, in its place among them."""
+        raise NotImplementedError
+
     def leave(self, engine: Engine) -> None:
         while self.outbox:
-            engine.submit(ReleaseView(self.outbox.popleft()[0]), ignore)
+            view, _ = self.outbox.popleft()
+            if isinstance(view, RowsView):
+                engine.submit(ReleaseView(view), ignore)
 
 
 class ConsumeLink(_RowsLink):
-    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows). Down: rows, ("acknowledged", id, reply)."""
+    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows), ("ask", id). Down: rows,
+    ("acknowledged", id, reply), ("asked", id). `error`: why the broker ended it.
+    """
 
     def __init__(self, network: Network, queue: str, opening: OpenConsumer) -> None:
         super().__init__(network)
@@ -200,7 +212,9 @@ class ConsumeLink(_RowsLink):
     def take(self, engine: Engine, message: Any) -> None:
         if isinstance(message, OpenConsumer):
             self._opening = True
-            engine.submit(OpenSession(message, self.put), self._opened)
+            engine.submit(OpenSession(message, self.put, lambda what: self._told(engine, what)), self._opened)
+        elif message[0] == "ask":
+            engine.submit(Ask(self._session, message[1]), ignore)
         elif message[0] == "credit":
             engine.submit(AddCredit(self._session, message[1], 1 << 40), ignore)
         else:
@@ -214,6 +228,25 @@ class ConsumeLink(_RowsLink):
             self.error, self.is_broken, self.is_gone = reply, True, True
         else:
             self._session = reply.session
+
+    def _told(self, engine: Engine, what: Any) -> None:
+        if isinstance(what, Asked):
+            self._judge_answer(engine)
+        self.put(what)
+
+    def _judge_answer(self, engine: Engine) -> None:
+        state = engine._broker.state
+        session = state.sessions[self._session]
+        if session.wants_rows() and state.by_name[self.queue].ready_rows():
+            self.network.history.note(f"session {self._session} was told that there is nothing more, with credit and rows that are ready")
+
+    def hear(self, what: Any) -> None:
+        if isinstance(what, MqError):
+            self.network.counts["sessions ended by the broker"] += 1
+            if not self.is_broken:
+                self.error, self.is_broken, self.is_gone = what, True, True
+        elif not self.is_broken:
+            self.down.append(("asked", what.request_id))
 
     def _acknowledged(self, request_id: int, rows: Rows, reply: Any) -> None:
         self.network.count_reply("acknowledge", reply)

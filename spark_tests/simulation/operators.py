@@ -18,6 +18,8 @@ from spark_tests.simulation.producers import Batch, Outlet
 
 #: Far from the numbers of producers whose messages count.
 _SIDE_PRODUCER: Final = 1 << 20
+#: Of an administrator that waits for a word of the broker, which it hears sooner, or sees that the connection is lost.
+_END_STEPS: Final = 400
 
 
 class Browser(Client):
@@ -74,11 +76,19 @@ class Operator(Client):
             if isinstance(listed, MqError) or not listed.consumers:
                 continue
             consumer = self.rng.choice([*listed.consumers])
-            request = wire.ReleaseConsumerRequest(destination=self.queue, consumer=consumer.incarnation.hex())
+            if consumer.session:
+                yield from self._end(consumer.session)
+                continue
+            request = wire.ReleaseConsumerRequest(destination=self.queue, incarnation=consumer.incarnation)
             released = yield from self.ask(request)
             if not isinstance(released, MqError):
                 self.counts["releases"] += 1
                 self.counts["releases of rows that the sink had committed"] += released.acknowledged_rows > 0
+
+
+    def _end(self, session: int) -> Asking:
+        ended = yield from self.ask(wire.ReleaseConsumerRequest(session=session), retry=False)
+        self.counts["sessions ended by operators"] += not isinstance(ended, MqError)
 
 
 class Administrator(Client):
@@ -100,14 +110,28 @@ class Administrator(Client):
                 continue
             if made.destination_id == known:
                 self.history.note(f"{self.name}: a queue that was deleted is there again")
-            yield from self._use()
+            link = yield from self._use()
             yield from self._look()
-            deleted = yield from self.ask(admin.DeleteDestinationRequest(name=self.queue))
+            deleted = yield from self.ask(admin.DeleteDestinationRequest(name=self.queue, destination_id=made.destination_id))
             if isinstance(deleted, MqError):
-                self._expect(deleted, UnknownDestination)  # the answer to the first try was lost
+                self._expect(deleted)
             else:
                 known = made.destination_id
                 self.counts["queues deleted"] += 1
+                yield from self._await_end(link)
+
+    def _await_end(self, link: ConsumeLink) -> Asking:
+        """Who waits on a queue that is deleted is told."""
+        for _ in range(_END_STEPS):
+            if link.is_broken:
+                break
+            yield None
+        else:
+            self.history.note(f"{self.name}: a consumer of a deleted queue is left waiting")
+        if link.error is not None:
+            self._expect(link.error, UnknownDestination)
+            self.counts["consumers of deleted queues told"] += 1
+        link.end()
 
     def _use(self) -> Asking:
         producer = f"{self.rng.getrandbits(128):032x}"
@@ -122,8 +146,9 @@ class Administrator(Client):
             outlet.work()
             yield None
         outlet.close()
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             link.end()
+        return link
 
     def _look(self) -> Asking:
         for request in (
@@ -132,7 +157,7 @@ class Administrator(Client):
         ):  # fmt: skip
             reply = yield from self.ask(request)
             if isinstance(reply, MqError):
-                self._expect(reply, UnknownDestination)
+                self._expect(reply)  # nobody else deletes it, and what we delete late is another one
             elif isinstance(reply, admin.StatsResponse):
                 stats = reply.destination
                 if stats.depth_rows != stats.ready_rows + stats.assigned_rows or sum(stats.ready_by_priority) != stats.ready_rows:

@@ -35,6 +35,7 @@ def population(world: World, rng: random.Random) -> tuple[list[Client], list[str
     drained = []
     if SHARED in queues:
         clients += [Consumer(world, SHARED, number) for number in range(rng.randint(1, 3))]
+        clients += [Operator(world, SHARED, number + 10) for number in range(1) if rng.random() < 0.2]
         drained.append(SHARED)
     if RANGES in queues:
         clients += [Operator(world, RANGES, number) for number in range(2) if rng.random() < 0.15]

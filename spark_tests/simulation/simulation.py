@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mq_broker.core.commands import Acknowledge, CloseSession, OpenSession, ReleaseView, RowsView, Settings
+from mq_broker.core.commands import Acknowledge, CloseSession, OpenSession, ReleaseView, RowsView, Settings, Tick
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.journal.settings import JournalSettings
@@ -287,6 +287,7 @@ class Simulation:
         """What two starts make of the same disks is the same, and is what was there before a clean stop."""
         machine = self._machine
         assert machine.broker is not None
+        self._answer(Tick())  # what is only counted in memory is written down
         expected = dump_broker(machine.broker)
         check_same(machine.dump_of_copy(), expected)
         machine.stop()

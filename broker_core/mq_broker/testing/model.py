@@ -6,6 +6,7 @@ argument; identities come from a counter (`identity`), so both sides give the sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Partition:
 
     rows: list[Row] = field(default_factory=list)
     marks: list[tuple[str, Mark]] = field(default_factory=list)
+    duplicates: int = 0
 
     def mark(self, producer: str) -> Mark | None:
         for name, mark in self.marks:
@@ -207,6 +209,7 @@ class Model:
     opened_sessions: int = 0
     runs: set[int] = field(default_factory=set)
     silent: dict[int, int] = field(default_factory=dict)
+    duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def new_identity(self) -> bytes:
         self.identities += 1
@@ -220,6 +223,7 @@ class Model:
                 if row.holder == ("session", session.number):
                     row.holder = READY
         left.sessions, left.opened_sessions, left.runs, left.silent = {}, 0, set(), {}
+        left.duplicates.clear()
         return left
 
     # ---- destinations and producers
@@ -265,12 +269,21 @@ class Model:
         there = self._partition(name, partition, who, first)
         known = self._audit(there, who, first, len(rows), crc)
         if known is not None:
+            self.duplicates[self.destinations[name].number, partition] += len(rows)
             return known.base or 0, len(rows)
         base = len(there.rows)
         for at, (value, priority) in enumerate(rows):
             there.rows.append(Row(partition, base + at, value, priority, who[0], first + at, now_us))
         self._remember(there, who, Batch(first, len(rows), crc, base, now_us))
+        self.count_duplicates()
         return base, 0
+
+    def count_duplicates(self) -> None:
+        for (number, partition), rows in self.duplicates.items():
+            for destination in self.destinations.values():
+                if destination.number == number:
+                    destination.partitions[partition].duplicates += rows
+        self.duplicates.clear()
 
     def skip(self, name: str, partition: int, who: tuple[str, int], first: int, count: int, now_us: int) -> None:
         there = self._partition(name, partition, who, first)
