@@ -133,14 +133,18 @@ class ConsumingRules(BothSides):
         assert seen == sum(row.holder != DONE for row in self.model.destinations[name].rows())
         self.finish()
 
-    @rule(name=destinations, rare=st.integers(0, 5))
-    def delete(self, name: str, rare: int) -> None:
+    @rule(name=destinations, rare=st.integers(0, 5), again=st.booleans())
+    def delete(self, name: str, rare: int, again: bool) -> None:
         if rare:
             return
         there = self.model.destinations.get(name)
         if there is not None:
             self.deleted.append((name, there.id))
         self.both(lambda: self.model.delete(name), admin.DeleteDestinationRequest(name=name), lambda reply: None)
+        if there is not None and again:
+            made = admin.DescribeDestinationRequest(name=name, create=True)
+            self.both(lambda: self.model.destination(name).id, made, lambda reply: reply.destination_id)
+            self.delete_late(-1)
 
     @precondition(lambda self: self.deleted)
     @rule(which=pick)

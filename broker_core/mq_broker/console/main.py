@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     client = argparse.ArgumentParser(add_help=False)
     client.add_argument("--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}")
     _add_looking(commands, client)
+    _add_staging(commands, client)
     _add_messages(commands, client)
     return parser
 
@@ -139,6 +140,28 @@ def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     release.set_defaults(command="consumers:release")
     release.add_argument("name", metavar="NAME", help="name of the consumer, or its incarnation as `mq consumers list` shows it")
     release.add_argument("--queue", default="", metavar="QUEUE", help="needed where several queues have a consumer of this name")
+
+
+def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
+    staged = commands.add_parser("staged", help="rows that writers have staged and nobody has committed")
+    actions = staged.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", parents=[client], help="which sets there are, how large, and for how long without a sign of life")
+    listing.set_defaults(command="staging:list_staged")
+    listing.add_argument("--query", default="", metavar="ID", help="only those of one query")
+    discard = actions.add_parser("discard", parents=[client], help="discard sets; a writer that is still at it fails")
+    discard.set_defaults(command="staging:discard_staged")
+    discard.add_argument("tokens", nargs="*", metavar="TOKEN", help="as `mq staged list` shows them")
+    discard.add_argument("--query", default="", metavar="ID", help="instead: all sets of one query")
+
+    markers = commands.add_parser("markers", help="up to where each query and application has committed")
+    actions = markers.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", parents=[client], help="owners, versions and rows")
+    listing.set_defaults(command="staging:list_markers")
+    listing.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only owners that begin so")
+    forget = actions.add_parser("forget", parents=[client], help="forget one: what its owner writes again is stored again")
+    forget.set_defaults(command="staging:forget_marker")
+    forget.add_argument("owner", metavar="OWNER", help="as `mq markers list` shows it")
+    forget.add_argument("--target", metavar="TARGET", help="needed where the owner has several")
 
 
 def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
