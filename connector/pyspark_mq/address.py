@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -9,11 +10,13 @@ from urllib.parse import SplitResult, urlsplit
 from mq_wire.errors import InvalidOption, Unsupported
 from mq_wire.limits import DEFAULT_ADDRESS, DEFAULT_PORT
 
-__all__ = ["DEFAULT_ADDRESS", "Address"]
+__all__ = ["DEFAULT_ADDRESS", "Address", "is_loopback", "proxy_of"]
 
 _SCHEME: Final = "mq"
 _TLS_SCHEME: Final = "mq+tls"
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
+_PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+_NO_PROXY_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,10 @@ class Address:
                 f"address {_without_user_info(text)!r}: {_TLS_SCHEME}:// is not in this version: use {_SCHEME}:// on a trusted network"
             )
         if not separator or scheme != _SCHEME:
-            raise InvalidOption(f"address {_without_user_info(text)!r} does not begin with {_SCHEME}://: write it like {DEFAULT_ADDRESS!r}")
+            shown = _without_user_info(text)
+            is_queue = not separator and not any(mark in text for mark in ":/,@")
+            hint = f"; if {shown!r} is a queue, write queue={shown!r}: the queue is missing" if is_queue else ""
+            raise InvalidOption(f"address {shown!r} does not begin with {_SCHEME}://: write it like {DEFAULT_ADDRESS!r}{hint}")
         return cls(tuple(_endpoint(part.strip().removeprefix(f"{_SCHEME}://"), text) for part in rest.split(",")))
 
     def __str__(self) -> str:
@@ -49,8 +55,31 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only processes of this machine can mean the same broker by this address."""
-        hosts = [endpoint.rpartition(":")[0].strip("[]") for endpoint in self.endpoints]
-        return all(host in _LOOPBACK_HOSTS or host.startswith("127.") for host in hosts)
+        return all(is_loopback(endpoint) for endpoint in self.endpoints)
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Returns whether `host:port` is on this machine."""
+    host = _host(endpoint)
+    return host in _LOOPBACK_HOSTS or host.startswith("127.")
+
+
+def proxy_of(endpoint: str) -> str | None:
+    """Returns which HTTP proxy gRPC goes through to reach `host:port`, such as `http://proxy:3128 (https_proxy)`; None = straight there."""
+    if is_loopback(endpoint):
+        return None
+    # The first that is set counts, as in gRPC; it reads small letters only.
+    variable = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
+    if variable is None:
+        return None
+    exceptions = next((text for name in _NO_PROXY_VARIABLES if (text := os.environ.get(name))), "")
+    if any(_host(endpoint).endswith(suffix.strip()) for suffix in exceptions.split(",") if suffix.strip()):
+        return None
+    return f"{_without_user_info(os.environ[variable])} ({variable})"
+
+
+def _host(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
 
 
 def _endpoint(part: str, text: str) -> str:

@@ -9,9 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any, ClassVar, Final, Protocol, cast
-
-import grpc
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from mq_wire import errors
 from mq_wire.errors import (
@@ -26,10 +24,17 @@ from mq_wire.errors import (
     StorageFailed,
     Unsupported,
 )
-from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION, RPC_BYTES_MAX
-from mq_wire.service import METHODS
+from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
 from mq_wire.v1 import admin_pb2
-from pyspark_mq.address import Address
+from pyspark_mq import forks
+from pyspark_mq.address import Address, proxy_of
+from pyspark_mq.durations import seconds
+from pyspark_mq.forks import grpc
+from pyspark_mq.link import Link
+from pyspark_mq.log import LOG, Outage
+
+if TYPE_CHECKING:
+    from pyspark_mq.publish_stream import PublishStream
 
 #: Waits between attempts double from the first to the second.
 BACKOFF_FIRST_S: Final = 0.01
@@ -41,24 +46,6 @@ RETRY_TIMEOUT_S: Final = 10.0
 
 #: The broker is away, or about to be: after a failed write it ends, and its next start finds out what is on the disk.
 GONE: Final = (BrokerUnavailable, StorageFailed)
-
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", RPC_BYTES_MAX),
-    ("grpc.max_receive_message_length", RPC_BYTES_MAX),
-    # A peer that vanished without a word is noticed after 30 + 10 s.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what really counts in gRPC 1.60 and later, where it is a minute otherwise
-    ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own reconnect back-off (1 s to 2 min) would outlast ours: a restarted broker is to be found at once.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Not a back-off, whatever its name: how long one attempt to connect may take, where the broker is far away or busy.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Connections of their own, so that closing one closes its socket.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-)
 
 
 class Stream(Protocol):
@@ -74,7 +61,7 @@ class Stream(Protocol):
 
 
 class Connection:
-    """A broker, as seen from this process. Thread-safe; opens its channel when first needed, and again after a fork.
+    """A broker, as seen from this process. Thread-safe; opens its channel when first needed. After a fork it refuses: make one in the child.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
@@ -89,7 +76,7 @@ class Connection:
     """
 
     _shared: ClassVar[dict[tuple[int, str], Connection]] = {}
-    _shared_lock: ClassVar = threading.Lock()
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
         self, address: str = DEFAULT_ADDRESS, *, client: str | None = None, on_error: Callable[[MqError], None] | None = None
@@ -99,13 +86,16 @@ class Connection:
         self._on_error = on_error
         self._lock = threading.Lock()
         self._at = 0  # index of the endpoint in use
-        self._pid = 0
-        self._channel: grpc.Channel | None = None
-        self._methods: dict[str, Any] = {}
-        self._hello: admin_pb2.HelloResponse | None = None
+        self._link: Link | None = None
+        self._retired: list[Link] = []  # replaced by `_link`; closed once nobody uses them
+        self._outage = Outage(str(self.address))
         self.reached = False
         self._closed = False
+        self._refusal: ClientClosed | None = None  # in a forked process
         self._errors: SimpleQueue[MqError | None] | None = None
+        #: For `pyspark_mq.publish_stream`: the streams that the producers of this connection share.
+        self.publish_streams: list[PublishStream] = []
+        forks.watch(self)
 
     @classmethod
     def shared(cls, address: str = DEFAULT_ADDRESS) -> Connection:
@@ -116,6 +106,17 @@ class Connection:
             if connection is None or connection._closed:
                 connection = cls._shared[key] = cls(address)
             return connection
+
+    def forked(self, parent: int) -> None:
+        """In a child: refuses everything, and leaves the channel to the parent."""
+        Connection._shared_lock = threading.Lock()
+        Connection._shared = {key: shared for key, shared in Connection._shared.items() if shared is not self}
+        self._lock = threading.Lock()
+        self._closed = True
+        self._refusal = forks.inherited(f"the connection to {self.address}", parent)
+        forks.keep_for_ever(self._link)
+        forks.keep_for_ever(self._retired)
+        self._link, self._retired, self._errors = None, [], None
 
     def __reduce__(self) -> tuple[Callable[[str], Connection], tuple[str]]:
         """A pickled connection arrives as the receiving process's shared one."""
@@ -132,11 +133,11 @@ class Connection:
         """Closes the channel; calls and streams under way end with ClientClosed."""
         with self._lock:
             self._closed = True
-            channel, self._channel, self._methods = self._channel, None, {}
+            links, self._link, self._retired = [*self._retired, *([self._link] if self._link else [])], None, []
             if self._errors is not None:
                 self._errors.put(None)
-        if channel is not None and self._pid == os.getpid():
-            channel.close()
+        for link in links:
+            link.channel.close()
 
     def __enter__(self) -> Connection:
         return self
@@ -151,17 +152,24 @@ class Connection:
             BrokerUnavailable: nobody answers.
             Unsupported: the broker speaks another protocol version.
         """
-        known = self._hello
-        if known is not None and not refresh and self._pid == os.getpid():
+        link = self._link
+        if link is not None and not refresh and (known := link.hello) is not None:
             return known
+        link = self._take("Hello")
+        try:
+            return self._greet(link, timeout)
+        finally:
+            self._leave(link)
+
+    def _greet(self, link: Link, timeout: float) -> admin_pb2.HelloResponse:
         request = admin_pb2.HelloRequest(client=self.client, protocol=PROTOCOL_VERSION)
-        hello = cast("admin_pb2.HelloResponse", self._invoke("Hello", request, timeout))
+        hello = cast("admin_pb2.HelloResponse", self._invoke(link, "Hello", request, timeout))
         if hello.protocol != PROTOCOL_VERSION:
             raise Unsupported(
-                f"the broker at {self.endpoint} (version {hello.version}) speaks protocol {hello.protocol}, "
+                f"the broker at {link.endpoint} (version {hello.version}) speaks protocol {hello.protocol}, "
                 f"this client {PROTOCOL_VERSION}: update {'the broker' if hello.protocol < PROTOCOL_VERSION else 'pyspark-mq'}"
             )
-        self._hello = hello
+        link.hello = hello
         return hello
 
     @property
@@ -183,18 +191,22 @@ class Connection:
         Raises:
             MqError: the subclass that the broker's error code names; BrokerUnavailable where it cannot be reached.
         """
+        timeout, retry_timeout = seconds("timeout", timeout), seconds("retry_timeout", retry_timeout)
         deadline = time.monotonic() + (retry_timeout or 0.0)
         pause = BACKOFF_FIRST_S
         while True:
-            endpoint = self.endpoint
+            link = self._take(method)
             try:
-                self.hello()
-                return self._invoke(method, request, timeout)
+                if link.hello is None:
+                    self._greet(link, min(timeout, CALL_TIMEOUT_S))
+                return self._invoke(link, method, request, timeout)
             except (RetryLater, StorageFailed) as error:
                 if isinstance(error, GONE):
-                    self.interrupted(endpoint)
+                    self._move_on(link)
                 if time.monotonic() + pause > deadline:
                     raise
+            finally:
+                self._leave(link)
             time.sleep(pause)
             pause = min(2 * pause, BACKOFF_LAST_S)
 
@@ -203,11 +215,30 @@ class Connection:
 
         Answers come raw (bytes, see `mq_wire.framing`) for the methods in RAW_RESPONSES. Reading them raises grpc.RpcError: turn it into
         an MqError with `error_of`.
-        """
-        return cast("Stream", self._method(method)(requests, timeout=timeout))
 
-    def error_of(self, error: grpc.RpcError, what: str) -> MqError:
-        """Returns the MqError that a failed call stands for; `what` was being done."""
+        Raises:
+            BrokerUnavailable: the channel was just replaced, or this process ends.
+            ClientClosed: the connection is closed.
+        """
+        link = self._take(method)
+        try:
+            call = self._begin(method, lambda: link.method(method)(requests, timeout=timeout))
+        except BaseException:
+            self._leave(link)
+            raise
+
+        def ended() -> None:
+            if call.code() is not grpc.StatusCode.OK and isinstance(error := self.error_of(call, method, link.endpoint), GONE):
+                self._failed(link, error)
+            self._leave(link)
+
+        if not call.add_callback(ended):
+            ended()
+        return cast("Stream", call)
+
+    def error_of(self, error: grpc.RpcError, what: str, endpoint: str | None = None) -> MqError:
+        """Returns the MqError that a failed call stands for; `what` was being done, at the endpoint in use unless said otherwise."""
+        endpoint = endpoint or self.endpoint
         status = error.code()
         details = error.details() or ""
         metadata: Any = error.trailing_metadata() or ()
@@ -215,36 +246,44 @@ class Connection:
             if key == CODE_METADATA_KEY:
                 return errors.from_code(value if isinstance(value, str) else value.decode(), details)
         if self._closed:
-            return ClientClosed(f"{what}: the connection to {self.endpoint} was closed on this side")
+            return self._refusal or ClientClosed(f"{what}: the connection to {endpoint} was closed on this side")
         # A broker that stops or is killed shows as any of these, as the moment wants it.
         if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "RST_STREAM" in details or "Stream removed" in details:
+            proxy = proxy_of(endpoint)
+            through = "" if proxy is None else f", or go there without the proxy {proxy}: add its host to no_proxy"
+            by = "" if proxy is None else f" through the proxy {proxy}"
             return BrokerUnavailable(
-                f"{what}: no broker answers at mq://{self.endpoint} ({details}): start it with `mq broker`, or correct the address"
+                f"{what}: no broker answers at mq://{endpoint}{by} ({details}): start it with `mq broker`, or correct the address{through}"
             )
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnavailable(f"{what}: the broker at {self.endpoint} gave no answer in time: look at its log, or allow more time")
+            return BrokerUnavailable(f"{what}: the broker at {endpoint} gave no answer in time: look at its log, or allow more time")
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return LimitExceeded(f"{what}: {details}: send smaller batches")
-            return Busy(f"{what}: the broker at {self.endpoint} is at a limit ({details}): try again later")
+            return Busy(f"{what}: the broker at {endpoint} is at a limit ({details}): try again later")
         if status is grpc.StatusCode.UNIMPLEMENTED:
-            return Unsupported(f"{what}: the broker at {self.endpoint} does not know this call ({details}): update it")
-        return InternalError(f"{what}: the broker at {self.endpoint} answered {status.name}: {details}")
+            return Unsupported(f"{what}: the broker at {endpoint} does not know this call ({details}): update it")
+        return InternalError(f"{what}: the broker at {endpoint} answered {status.name}: {details}")
 
     def interrupted(self, endpoint: str) -> None:
-        """Tells the connection that the broker at `endpoint` went away: what it said of itself is void, and the next one's turn has come.
+        """Tells the connection that the broker at `endpoint` went away: what it said of itself is void.
 
-        Only the first of those who notice it moves on.
+        Where there are several addresses the next one's turn has come, unless somebody was answered at this one since.
         """
+        link = self._link
+        if link is not None and link.endpoint == endpoint:
+            self._move_on(link)
+
+    def _move_on(self, link: Link) -> None:
+        """Only the first of those who notice that a link is dead moves on. Its channel stays open while others still use it."""
         with self._lock:
-            if endpoint != self.endpoint:
+            if link is not self._link or self._closed:
                 return
-            self._hello = None
-            if len(self.address.endpoints) > 1 and not self._closed:
+            link.hello = None
+            if link.failed and len(self.address.endpoints) > 1:
                 self._at = (self._at + 1) % len(self.address.endpoints)
-                channel, self._channel, self._methods = self._channel, None, {}
-                if channel is not None and self._pid == os.getpid():
-                    channel.close()
+                self._retired.append(link)
+                self._link = None
 
     def report(self, error: MqError) -> bool:
         """Hands an error that no call can raise to the user's handler, on a thread of its own. Returns whether there is a handler."""
@@ -260,32 +299,57 @@ class Connection:
     @staticmethod
     def _hand_over(queue: SimpleQueue[MqError | None], handler: Callable[[MqError], None]) -> None:
         while (error := queue.get()) is not None:
-            handler(error)
+            try:
+                handler(error)
+            except Exception:  # the handler's own fault; the next error is to be told all the same
+                LOG.exception("on_error raised when it was told: %s", error)
 
-    def _invoke(self, method: str, request: Any, timeout: float) -> Any:
+    def _invoke(self, link: Link, method: str, request: Any, timeout: float) -> Any:
         try:
-            answer = self._method(method)(request, timeout=timeout)
-        except grpc.RpcError as error:
-            raise self.error_of(error, method) from None
-        self.reached = True
+            answer = self._begin(method, lambda: link.method(method)(request, timeout=timeout))
+        except grpc.RpcError as failure:
+            error = self.error_of(failure, method, link.endpoint)
+            if isinstance(error, GONE):
+                self._failed(link, error)
+            raise error from None
+        link.failed, self.reached = False, True
+        self._outage.answered(link.endpoint, time.monotonic())
         return answer
 
-    def _method(self, name: str) -> Any:
-        if self._pid == os.getpid() and (multicallable := self._methods.get(name)) is not None:
-            return multicallable
+    def _begin(self, what: str, start: Callable[[], Any]) -> Any:
+        try:
+            return start()
+        except ValueError as error:  # what gRPC raises for a channel that was closed meanwhile
+            if self._closed:
+                raise self._closed_error(what) from None
+            raise BrokerUnavailable(f"{what}: the channel to {self.endpoint} was closed meanwhile ({error}): try again") from None
+        except RuntimeError as error:  # the interpreter ends, and starts no thread any more
+            raise BrokerUnavailable(f"{what}: gRPC cannot begin a call ({error}): this process is ending") from None
+
+    def _failed(self, link: Link, error: MqError) -> None:
+        link.failed = True
+        if not self._closed and link is self._link:
+            self._outage.failed(link.endpoint, str(error), time.monotonic())
+
+    def _take(self, what: str) -> Link:
+        """Returns the link in use, counted as used until `_leave`."""
         with self._lock:
             if self._closed:
-                raise ClientClosed(f"{name}: the connection to {self.endpoint} is closed: make a new one")
-            if self._channel is None or self._pid != os.getpid():
-                # A channel does not survive a fork: the parent's is left to the parent.
-                self._channel, self._methods, self._hello = grpc.insecure_channel(self.endpoint, options=_CHANNEL_OPTIONS), {}, None
-                self._pid = os.getpid()
-            multicallable = self._methods[name] = _multicallable(self._channel, name)
-            return multicallable
+                raise self._closed_error(what)
+            link = self._link
+            if link is None:
+                link = self._link = Link(self.endpoint)
+            link.users += 1
+            unused = [retired for retired in self._retired if not retired.users] if self._retired else []
+            if unused:
+                self._retired = [retired for retired in self._retired if retired.users]
+        for retired in unused:
+            retired.channel.close()
+        return link
 
+    def _leave(self, link: Link) -> None:
+        with self._lock:
+            link.users -= 1
 
-def _multicallable(channel: grpc.Channel, name: str) -> Any:
-    method = METHODS[name]
-    shape = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-    factory = getattr(channel, shape)
-    return factory(method.path, request_serializer=method.serialize_request, response_deserializer=method.parse_response)
+    def _closed_error(self, what: str) -> ClientClosed:
+        return self._refusal or ClientClosed(f"{what}: the connection to {self.endpoint} is closed: make a new one")

@@ -1,34 +1,35 @@
-"""The Publish stream of a producer: opened when there is something to send, healed when it breaks, ended at close.
+"""What one producer has under way: its window, who waits for what, and how the producer fails. The stream is shared, see `publish_stream`.
 
-Two threads at most: gRPC's, which pulls requests (`_requests`), and ours, which reads answers (`_run`). Callers wait on `progress`, but
-one that waits for the only batch there is sends it itself (`send_now`): no change of threads on this side.
+Callers wait on `progress`, but one that waits for the only batch there is sends it itself (`send_now`): no change of threads on this side.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, Protocol
-
-import grpc
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mq_wire import framing
-from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, MqError, WrongBroker
+from mq_wire.errors import ClientClosed, InternalError, LimitExceeded, MqError, WrongBroker
+from mq_wire.limits import PUBLISH_HEADER_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishResponse
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq import forks
+from pyspark_mq.connection import Connection
+from pyspark_mq.log import LOG
 from pyspark_mq.receipts import Sending
 from pyspark_mq.window import OutgoingBatch, Window
 
-_NEVER: Final = float("inf")
-#: How long close() waits for the broker to end a stream that has nothing left to say.
-_LAST_WORDS_S: Final = 1.0
-#: Nothing expires while a Hello is under way: it must not take long.
-_HELLO_TIMEOUT_S: Final = 5.0
+if TYPE_CHECKING:
+    from pyspark_mq.publish_stream import PublishStream
+
+NEVER: Final = float("inf")
+#: Header and records of a PublishRequest.
+Request = tuple[bytes, Any]
 
 
-class Gathering(Protocol):
+class Lingering(Protocol):
     """Rows that linger before they become batches."""
 
     @property
@@ -42,42 +43,56 @@ class Gathering(Protocol):
 
 
 class Publishing:
-    """What a producer and its threads share. Everything here is guarded by `lock`, unless it says otherwise.
+    """What a producer and its stream share. Everything here is guarded by `lock`, which is the stream's, unless it says otherwise.
 
     Attributes:
-        work: for those who put requests on the stream.
         progress: for those who wait for room or answers.
         used: bytes of the window in use, gathering rows included.
         broken: why nothing can be sent any more.
+        inherited: set in a forked process, whose parent all of this belongs to.
+        is_ready, is_due, reminded_at: the stream's notes.
     """
 
-    def __init__(self, connection: Connection, queue: str, window: Window, send_timeout: float, gathering: Gathering) -> None:
-        self.lock = threading.Lock()
-        self.work = threading.Condition(self.lock)
-        self.progress = threading.Condition(self.lock)
+    def __init__(
+        self, connection: Connection, stream: PublishStream, queue: str, window: Window, send_timeout: float, lingering: Lingering
+    ) -> None:
         self.window = window
         self.used = 0
         self.broken: MqError | None = None
-        self._connection, self._queue, self._send_timeout, self._gathering = connection, queue, send_timeout, gathering
+        self.inherited: ClientClosed | None = None
+        self.is_ready = self.is_due = False
+        self.reminded_at = NEVER
+        self._connection, self._queue, self._send_timeout, self._lingering = connection, queue, send_timeout, lingering
         self._cluster_id = connection.cluster_id
         self._untold: list[Sending] = []
-        self._ended = False
-        self._stream_number = 0
         self._breaks = 0
-        self._call: Stream | None = None
         self._sending_now = False
-        self._thread: threading.Thread | None = None
+        self.stream = stream
+        self.lock = stream.lock
+        self.progress = threading.Condition(self.lock)
+        stream.join(self)
+
+    def forked(self, parent: int) -> None:
+        """In a child: everything fails, nothing is sent."""
+        self.stream.forked()
+        self.lock = threading.Lock()
+        self.progress = threading.Condition(self.lock)
+        self.broken = self.inherited = forks.inherited(f"the producer of queue {self._queue!r}", parent)
+        self._untold = []
 
     # -- with the lock, for the producer ---------------------------------------------------------------------------------
 
     def enqueue(self, batch: OutgoingBatch) -> None:
         """Takes a batch to be sent."""
-        self.window.add(batch, time.monotonic() + self._send_timeout)
+        deadline = time.monotonic() + self._send_timeout
+        self.window.add(batch, deadline)
         self.used += batch.size
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"mq-producer-{self._queue}", daemon=True)
-            self._thread.start()
-        self.work.notify_all()
+        self.stream.wake(self)
+        self.stream.remind(self, deadline)
+
+    def linger_until(self, due: float) -> None:
+        """Gathered rows are to become batches at that time."""
+        self.stream.linger(self, due)
 
     def answered(self, sending: Sending, *, failed: bool = False) -> None:
         """One of the batches of `sending` has its outcome."""
@@ -86,12 +101,84 @@ class Publishing:
             sending.failed = True
             self._untold.append(sending)
 
-    def take_untold(self) -> list[MqError]:
-        """Returns the errors that no receipt has told yet; from now on they count as told."""
+    def take_untold(self) -> list[Sending]:
+        """Returns what failed and no receipt has told yet; from now on it counts as told."""
         untold, self._untold = [sending for sending in self._untold if not sending.asked], []
         for sending in untold:
             sending.asked = True
-        return [error for sending in untold if (error := sending.error()) is not None]
+        return untold
+
+    # -- with the lock, for the stream -----------------------------------------------------------------------------------
+
+    @property
+    def wants_stream(self) -> bool:
+        """Whether there is something that a stream must be open for."""
+        return self.broken is None and (not (self.window.idle or self._sending_now) or self._lingering.due_at != NEVER)
+
+    def flush_due_at(self) -> float:
+        """When gathered rows are to become batches."""
+        return self._lingering.due_at
+
+    def wake_at(self) -> float:
+        """When something has to be done next; infinity where nothing waits."""
+        return min(self.window.wake_at(), self._lingering.due_at) if self.broken is None else NEVER
+
+    def next_request(self, now: float, cluster_id: bytes) -> Request | None:
+        """Returns the next request for the stream, which leads to the broker `cluster_id`. What goes wrong fails this producer alone."""
+        if self._sending_now or self.broken is not None:
+            return None
+        try:
+            batch = self.window.next_batch(now)
+            if batch is None:
+                return None
+            if cluster_id != self._cluster_id:
+                raise WrongBroker(
+                    f"the broker at {self._connection.endpoint} is another one than this producer of queue {self._queue!r} began with: "
+                    "make a new producer; what was not confirmed may be stored on the old one"
+                )
+            header = self.window.header(batch, self._cluster_id)
+            if len(header) > PUBLISH_HEADER_BYTES_MAX:
+                raise LimitExceeded(
+                    f"names and ids of a batch to queue {self._queue!r} take {len(header)} bytes, the limit is {PUBLISH_HEADER_BYTES_MAX}: "
+                    "choose shorter ones"
+                )
+        except Exception as error:
+            self._fail_told(error)
+            return None
+        return header, batch.records
+
+    def take_answer(self, response: PublishResponse) -> None:
+        """Takes the answer to the oldest request. What goes wrong fails this producer alone."""
+        try:
+            settled = self.window.answer(response, time.monotonic())
+        except Exception as error:
+            self._fail_told(error)
+        else:
+            if settled is not None:
+                self._settle((settled,))
+
+    def disconnected(self) -> None:
+        """The stream is gone: what it left unanswered goes again."""
+        self._breaks += 1
+        self.window.disconnected()
+
+    def expire(self, now: float) -> None:
+        """Fails what is too old."""
+        self.is_due = False
+        if self.window.batches:
+            self._settle(self.window.expire(now, self._send_timeout))
+
+    def fail(self, error: MqError) -> None:
+        """Nothing can be sent any more; everything without an outcome fails with `error`."""
+        self.broken = error
+        self._settle(self.window.fail_all(error))
+
+    def _fail_told(self, error: Exception) -> None:
+        if not isinstance(error, MqError):
+            LOG.error("the producer of queue %r failed", self._queue, exc_info=error)
+            error = InternalError(f"the producer of queue {self._queue!r} failed: {error!r}: please report it")
+        self.fail(error)
+        self._connection.report(error)
 
     def _settle(self, batches: Iterable[OutgoingBatch]) -> None:
         for batch in batches:
@@ -101,171 +188,68 @@ class Publishing:
                 batch.sending = None
         self.progress.notify_all()
 
-    def _break(self, error: MqError) -> None:
-        self.broken = error
-        self._settle(self.window.fail_all(error))
-        self.work.notify_all()
-
-    def _expire(self, now: float) -> None:
-        expired = self.window.expire(now, self._send_timeout)
-        if expired:
-            self._settle(expired)
-
-    def _wake_at(self) -> float:
-        return min(self.window.wake_at(), self._gathering.due_at)
-
-    def _take_answer(self, response: PublishResponse | None) -> None:
-        """Takes the answer to the only batch that was on its way; None where it got lost."""
-        if response is None:
-            self.window.disconnected()
-            return
-        try:
-            settled = self.window.answer(response, time.monotonic())
-        except MqError as error:
-            self._break(error)
-        else:
-            if settled is not None:
-                self._settle((settled,))
-
-    def _has_nothing_to_stream(self) -> bool:
-        return (self.window.idle or self._sending_now) and self._gathering.due_at == _NEVER
-
     # -- without the lock ------------------------------------------------------------------------------------------------
+
+    def flush_due(self) -> None:
+        """Lets rows that have lingered enough become batches."""
+        try:
+            self._lingering.flush_due()
+        except Exception as error:
+            with self.lock:
+                self._fail_told(error)
 
     def send_now(self, sending: Sending, timeout: float | None) -> None:
         """Sends the batch of `sending` on the caller's thread and takes the answer, if it is the only one there is and has not left yet.
 
         What goes wrong is left to the stream, which sends it again.
         """
+        if sending.left == 1 and self.window.batches == 1:
+            self._send_unary(timeout)
+
+    def drain(self, until: float) -> None:
+        """Sends everything on the caller's thread, batch by batch, where no stream is open to do it."""
+        self.stream.stop_opening()
+        while not self.stream.live and self.window.batches and (left := until - time.monotonic()) > 0:
+            if not self._send_unary(left):
+                time.sleep(min(left, 0.05))
+                with self.lock:
+                    self.expire(time.monotonic())
+
+    def _send_unary(self, timeout: float | None) -> bool:
+        """Returns whether a batch was answered."""
         with self.lock:
             window = self.window
-            if sending.left != 1 or window.batches != 1 or window.on_wire or self._sending_now or self._ended or self.broken is not None:
-                return
-            batch = window.next_batch(time.monotonic())
-            if batch is None:
-                return
+            if window.on_wire or self._sending_now or self.broken is not None:
+                return False
+            request = self.next_request(time.monotonic(), self._cluster_id)
+            if request is None:
+                return False
             self._sending_now = True
             breaks = self._breaks
-            message = framing.join(window.header(batch, self._cluster_id), b"" if batch.records is None else memoryview(batch.records))
+        header, records = request
         response: PublishResponse | None = None
         limit = self._send_timeout if timeout is None else timeout
-        with suppress(MqError):  # the stream will tell
-            response = self._connection.call("Send", message, timeout=limit, retry_timeout=None)
-        with self.lock:
-            self._sending_now = False
-            # Where a stream broke meanwhile, what had no answer goes again: this answer is nobody's.
-            if breaks == self._breaks:
-                self._take_answer(response)
-            if self.window.has_unsent:
-                self.work.notify_all()
+        try:
+            with suppress(MqError):  # the stream will tell
+                message = framing.join(header, b"" if records is None else memoryview(records))
+                response = self._connection.call("Send", message, timeout=limit, retry_timeout=None)
+        finally:
+            with self.lock:
+                self._sending_now = False
+                # Where a stream broke meanwhile, what had no answer goes again: this answer is nobody's.
+                if breaks == self._breaks and self.broken is None:
+                    if response is None:
+                        self.window.disconnected()
+                    else:
+                        self.take_answer(response)
+                if self.window.has_unsent:
+                    self.stream.wake(self)
+        return response is not None
 
     def end(self) -> None:
-        """Ends the stream; what is not confirmed by now fails with ClientClosed."""
+        """Leaves the stream; what is not confirmed by now fails with ClientClosed."""
         with self.lock:
-            self._ended = True
-            self._break(
+            self.fail(
                 ClientClosed(f"the producer of queue {self._queue!r} was closed before the broker confirmed this: it may be stored or not")
             )
-            thread, call = self._thread, self._call
-        # The sending side has ended the stream; the broker ends it in turn. A broker that does not answer is not waited for.
-        if thread is not None:
-            thread.join(_LAST_WORDS_S)
-            if thread.is_alive() and call is not None:
-                call.cancel()
-
-    def _run(self) -> None:
-        pause = BACKOFF_FIRST_S
-        while True:
-            with self.lock:
-                while self._has_nothing_to_stream() and not self._ended and self.broken is None:
-                    self.work.wait()
-                if self._ended or self.broken is not None:
-                    return
-            endpoint = self._connection.endpoint
-            error, answers = self._stream_once()
-            if error is None:
-                continue
-            if not isinstance(error, (Busy, *GONE)):
-                with self.lock:
-                    if not self._ended:
-                        self._break(error)
-                        self._connection.report(error)
-                return
-            self._connection.interrupted(endpoint)
-            pause = BACKOFF_FIRST_S if answers else min(2 * pause, BACKOFF_LAST_S)
-            self._pause(pause)
-
-    def _stream_once(self) -> tuple[MqError | None, int]:
-        """Runs one stream to its end. Returns why it ended, and how many answers it gave."""
-        answers = 0
-        error: MqError | None = None
-        try:
-            if self._connection.hello(timeout=_HELLO_TIMEOUT_S).cluster_id != self._cluster_id:
-                raise WrongBroker(
-                    f"the broker at {self._connection.endpoint} is another one than this producer of queue {self._queue!r} began with: "
-                    "make a new producer; what was not confirmed may be stored on the old one"
-                )
-            with self.lock:
-                self._stream_number += 1
-                self._call = call = self._connection.stream("Publish", self._requests(self._stream_number))
-            for response in call:
-                answers += 1
-                with self.lock:
-                    settled = self.window.answer(response, time.monotonic())
-                    if settled is not None:
-                        self._settle((settled,))
-                    if self.window.has_unsent:
-                        self.work.notify_all()  # a partition that was held may go on
-        except grpc.RpcError as failure:
-            error = self._connection.error_of(failure, f"sending to queue {self._queue!r}")
-        except MqError as failure:
-            error = failure
-        with self.lock:
-            self._stream_number += 1
-            self._breaks += 1
-            self._call = None
-            unanswered = self.window.on_wire
-            self.window.disconnected()
-            self.work.notify_all()
-        if error is None and unanswered:
-            error = BrokerUnavailable(f"the broker at {self._connection.endpoint} ended the stream with {unanswered} batches unanswered")
-        return error, answers
-
-    def _pause(self, seconds: float) -> None:
-        """Waits before the next attempt; what becomes too old meanwhile fails."""
-        until = time.monotonic() + seconds
-        while True:
-            with self.lock:
-                now = time.monotonic()
-                self._expire(now)
-                if self._ended or now >= until:
-                    return
-                due_at = self._gathering.due_at
-                if due_at > now:
-                    self.work.wait(max(0.0, min(until, self._wake_at()) - now))
-                    continue
-            self._gathering.flush_due()
-
-    def _requests(self, number: int) -> Iterator[bytes]:
-        """The sending side of stream `number`."""
-        while True:
-            with self.lock:
-                while True:
-                    if number != self._stream_number or self._ended:
-                        return
-                    now = time.monotonic()
-                    is_due = self._gathering.due_at <= now
-                    batch = None if is_due or self._sending_now else self.window.next_batch(now)
-                    if is_due or batch is not None:
-                        break
-                    wake_at = self._wake_at()
-                    if wake_at <= now:
-                        self._expire(now)
-                    else:
-                        self.work.wait(None if wake_at == _NEVER else wake_at - now)
-                if batch is not None:
-                    header, records = self.window.header(batch), batch.records
-            if is_due:
-                self._gathering.flush_due()
-            else:
-                yield framing.join(header, b"" if records is None else memoryview(records))
+        self.stream.leave(self)

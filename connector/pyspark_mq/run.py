@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-import grpc
+from pyspark_mq.forks import grpc
 
 from mq_wire.errors import BrokerUnavailable, MqError, RetryLater
 from mq_wire.v1 import subscribe_pb2

@@ -130,6 +130,12 @@ class Window:
         return not (self._on_wire or self._ready or any(lane.waiting for lane in self._lanes.values()))
 
     @property
+    def rows_unanswered(self) -> int:
+        """Rows that have no outcome yet."""
+        every = (self._on_wire, self._ready, *(lane.waiting for lane in self._lanes.values()))
+        return sum(batch.rows for batches in every for batch in batches if not batch.is_skip and batch.error is None)
+
+    @property
     def on_wire(self) -> int:
         """Requests on the present stream without an answer."""
         return len(self._on_wire)

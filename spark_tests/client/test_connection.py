@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -81,24 +79,6 @@ def test_shared_connections_are_one_per_address_and_survive_pickling(module_brok
     assert again is not shared
     assert again.hello().protocol == PROTOCOL_VERSION
     again.close()
-
-
-_FORKER = """
-import os, sys
-from mq_wire.v1 import admin_pb2
-from pyspark_mq import Connection
-before = Connection.shared(sys.argv[1])
-pid = os.fork()
-if pid == 0:
-    mine = Connection.shared(sys.argv[1])
-    ok = mine is not before and len(mine.cluster_id) == 16 and len(before.cluster_id) == 16
-    os._exit(0 if ok else 1)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-
-
-def test_a_forked_process_makes_channels_of_its_own(module_broker: LocalBroker) -> None:
-    assert subprocess.run([sys.executable, "-c", _FORKER, module_broker.address], timeout=60, check=False).returncode == 0
 
 
 def test_the_error_handler_has_a_thread_of_its_own(module_broker: LocalBroker) -> None:

@@ -367,7 +367,7 @@ def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
             response = call(method, *arguments, **options)  # type: ignore[arg-type]
             if method == "Send":
                 others.append(producer.send(b"lingers"))
-                wait_until(lambda: publishing._stream_number > 0, 10, "the stream does not open")
+                wait_until(lambda: publishing.stream.live, 10, "the stream does not open")
             return response
 
         monkeypatch.setattr(connection, "call", call_beside_a_stream)

@@ -1,0 +1,218 @@
+"""The inner half of a producer: rows that gather into batches, and those who wait. Threads and receipts know this half only.
+
+So a `Producer` that its program forgets is collected although its threads work on: they send what it has taken, then they end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import Final
+
+from mq_wire.errors import ClientClosed, InvalidRecords, SendOutcomeUnknown, SendTimeout
+from pyspark_mq import forks
+from pyspark_mq.accumulator import OpenBatch
+from pyspark_mq.connection import Connection
+from pyspark_mq.durations import seconds
+from pyspark_mq.publish_stream import stream_for_one_more
+from pyspark_mq.publishing import Publishing
+from pyspark_mq.receipts import Sending
+from pyspark_mq.records import Piece
+from pyspark_mq.window import OutgoingBatch, Window
+
+
+#: How often an ending process looks whether the stream that flushes is still open.
+_LOOK_S: Final = 0.1
+
+
+class Gathering:
+    """Rows on their way into the window of one producer. Thread-safe.
+
+    Attributes:
+        open: the batch that takes rows now.
+        lock: of everything here and in `publishing`.
+        closing: whether nothing more is taken.
+        owns_connection: whether closing closes the connection too.
+    """
+
+    def __init__(
+        self, connection: Connection, window: Window, queue: str, partitions: int, window_bytes: int, linger_s: float, send_timeout: float
+    ) -> None:
+        self.queue: Final = queue
+        self.connection: Final = connection
+        self.partitions: Final = partitions
+        self.window_bytes: Final = window_bytes
+        self.send_timeout: Final = send_timeout
+        self.owns_connection = False
+        self.closing = False
+        self._linger_s = linger_s
+        self._sticky = uuid.uuid4().int % partitions
+        # `_building` orders batches: it is taken before the lock, and held from when rows leave the accumulator until they are queued.
+        self._building = threading.Lock()
+        self.open = OpenBatch(self)
+        self.publishing: Final = Publishing(connection, stream_for_one_more(connection), queue, window, send_timeout, self)
+        self.lock = self.publishing.lock
+        forks.watch(self)
+
+    def forked(self, parent: int) -> None:
+        """In a child: refuses everything, and sends nothing of what was taken."""
+        self.publishing.forked(parent)
+        self.lock = self.publishing.lock
+        self._building = threading.Lock()
+        self.open = OpenBatch(self)
+
+    # -- for the stream --------------------------------------------------------------------------------------------------
+
+    @property
+    def due_at(self) -> float:
+        """When the rows being gathered are to leave; infinity where there are none."""
+        gathering = self.open
+        return gathering.due if gathering.values else float("inf")
+
+    def flush_due(self) -> None:
+        """Lets the rows leave that have lingered enough."""
+        gathering = self.open
+        if gathering.due <= time.monotonic():
+            self.flush_open(gathering)
+
+    # -- from the accumulator into the window ----------------------------------------------------------------------------
+
+    def starts(self, batch: OpenBatch) -> bool:
+        """The first row of a batch: returns whether it is to leave at once."""
+        if not self.publishing.window.batches:
+            return True
+        batch.due = time.monotonic() + self._linger_s
+        self.publishing.linger_until(batch.due)
+        return False
+
+    def flush_open(self, which: OpenBatch | None) -> None:
+        """Moves gathered rows into the window: all there are, or only `which`, if nobody has moved it yet."""
+        with self._building:
+            with self.lock:
+                batch = self.open
+                if not batch.values or (which is not None and batch is not which):
+                    return
+                self.open = OpenBatch(self)
+            sending = batch.sending
+            try:
+                outgoing = batch.to_batches(self.partitions, self.next_sticky)
+            except Exception as error:
+                # Every row was checked when it was taken: this is a bug, and it is told like any other failure.
+                outgoing = [OutgoingBatch(sending, -1, Piece.skip(len(batch.values)))]
+                outgoing[0].error = InvalidRecords(f"{len(batch.values)} messages cannot be made a batch: {error}: please report it")
+            with self.lock:
+                sending.batches = outgoing
+                sending.left += len(outgoing)
+                self.publishing.used -= batch.bytes
+                for each in outgoing:
+                    if each.error is not None or self.publishing.broken is not None:
+                        each.error = each.error or self.publishing.broken
+                        self.publishing.answered(sending, failed=True)
+                    else:
+                        self.publishing.enqueue(each)
+                self.publishing.answered(sending)
+                self.publishing.progress.notify_all()
+
+    def next_sticky(self) -> int:
+        self._sticky = (self._sticky + 1) % self.partitions
+        return self._sticky
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, sending: Sending, timeout: float | None) -> None:
+        """Sends what still lingers and returns when `sending` is answered.
+
+        Raises:
+            SendOutcomeUnknown: not within `timeout` seconds.
+        """
+        timeout = seconds("timeout", timeout)
+        if self.publishing.inherited is not None:
+            raise self.publishing.inherited
+        gathering = self.open
+        if gathering.sending is sending:
+            self.flush_open(gathering)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if sending.left == 1:
+            self.publishing.send_now(sending, timeout)
+        progress = self.publishing.progress
+        with progress:
+            while sending.left:
+                if not progress.wait(_left(deadline)) and _left(deadline) == 0 and sending.left:
+                    raise SendOutcomeUnknown(
+                        f"queue {self.queue!r} gave no answer within {timeout} s: "
+                        "the message is still being tried; ask again, or allow more time"
+                    )
+
+    def flush(self, timeout: float | None) -> list[Sending]:
+        """Sends everything that was taken and returns, when all of it has its outcome, what failed without anybody being told.
+
+        Raises:
+            SendOutcomeUnknown: not within `timeout` seconds.
+        """
+        timeout = seconds("timeout", timeout)
+        publishing = self.publishing
+        if publishing.inherited is not None:
+            raise publishing.inherited
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self.flush_open(None)
+        with self.lock:
+            while publishing.window.batches:
+                if not publishing.progress.wait(_left(deadline)) and _left(deadline) == 0:
+                    raise SendOutcomeUnknown(
+                        f"{publishing.window.batches} batches to queue {self.queue!r} are not answered after {timeout} s: "
+                        "they are still being tried; flush again"
+                    )
+            return publishing.take_untold()
+
+    def flush_at_exit(self, until: float) -> tuple[int, str]:
+        """Sends everything that was taken while this process ends. Returns how many messages were not confirmed, and why not."""
+        publishing = self.publishing
+        until = min(until, time.monotonic() + self.send_timeout)
+        self.flush_open(None)
+        publishing.stream.stop_opening()
+        while publishing.window.batches and (left := until - time.monotonic()) > 0:
+            publishing.drain(until)
+            with self.lock:
+                if publishing.window.batches and publishing.stream.live:
+                    publishing.progress.wait(min(left, _LOOK_S))
+        with self.lock:
+            untold = publishing.take_untold()
+            rows = publishing.window.rows_unanswered + sum(batch.rows for each in untold for batch in each.batches if batch.error is not None)
+        reason = next((str(error) for each in untold if (error := each.error()) is not None), "no answer in time; see that the broker runs")
+        return rows, reason
+
+    def finish(self) -> None:
+        """Ends it, once everything is flushed."""
+        try:
+            self.publishing.end()
+        finally:
+            if self.owns_connection:
+                self.connection.close()
+
+    def wait_for_room(self, size: int) -> None:
+        """Waits, with the lock, until `size` more bytes fit; an empty window takes anything."""
+        publishing = self.publishing
+        deadline = time.monotonic() + self.send_timeout
+        while True:
+            self.check_open()
+            if publishing.used + size <= self.window_bytes or publishing.used == 0:
+                return
+            if self.open.values:
+                self.open.due = 0.0  # no more will come to it
+                publishing.linger_until(0.0)
+            if not publishing.progress.wait(_left(deadline)) and _left(deadline) == 0:
+                raise SendTimeout(
+                    f"the window of {self.window_bytes} bytes to queue {self.queue!r} was full for {self.send_timeout} s: "
+                    "see that the broker runs and has room; this message was not taken"
+                )
+
+    def check_open(self) -> None:
+        if self.publishing.broken is not None and not self.closing:
+            raise self.publishing.broken
+        if self.closing:
+            raise ClientClosed(f"the producer of queue {self.queue!r} is closed: make a new one")
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
