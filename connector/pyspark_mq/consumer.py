@@ -18,6 +18,7 @@ from mq_wire.errors import ClientClosed, InvalidRequest, MqError, SendOutcomeUnk
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
+from pyspark_mq import forks
 from pyspark_mq.arguments import check_count, check_timeout
 from pyspark_mq.asking import Waiting, wait_time
 from pyspark_mq.columns import delivered_schema
@@ -82,6 +83,12 @@ class Consumer:
         self._consuming = Consuming(self._connection, self.queue, prefetch or PREFETCH_DEFAULT, max_unacknowledged)
         self._lock = self._consuming.lock
         self._begun = self._warned = self._closed = False
+        forks.watch(self)
+
+    def forked(self, parent: int) -> None:
+        """In a child: refuses everything."""
+        self._consuming.forked(parent)
+        self._lock = self._consuming.lock
 
     # -- receiving -------------------------------------------------------------------------------------------------------
 
@@ -120,6 +127,8 @@ class Consumer:
             try:
                 message = self.receive(timeout)
             except ClientClosed:
+                if self._consuming.inherited is not None:
+                    raise
                 return
             if message is None:
                 return
@@ -160,6 +169,8 @@ class Consumer:
                     try:
                         delivery = self._next_delivery(timeout)
                     except ClientClosed:
+                        if consuming.inherited is not None:
+                            raise
                         return
                     if delivery is None:
                         return
@@ -257,6 +268,8 @@ class Consumer:
         """
         consuming = self._consuming
         deadline = time.monotonic() + check_timeout(timeout)
+        if consuming.inherited is not None:
+            raise consuming.inherited
         with self._lock:
             consuming.flushing += 1
             consuming.flush_now()
@@ -283,6 +296,8 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
+        if self._consuming.inherited is not None:
+            return  # it is the parent's to close
         try:
             self.flush(timeout)
         finally:

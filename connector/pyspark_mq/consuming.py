@@ -14,14 +14,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-import grpc
-
 from mq_wire import errors
 from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
+from pyspark_mq import forks
 from pyspark_mq.asking import FEATURE, Asking, Asks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.deliveries import consumed
+from pyspark_mq.forks import grpc
+from pyspark_mq.log import LOG
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
@@ -67,6 +68,7 @@ class Consuming:
         self.broken: MqError | None = None
         self.trouble: MqError | None = None
         self.away_since = 0.0
+        self.inherited: ClientClosed | None = None  # set in a forked process, whose parent all of this belongs to
         self.flushing = 0  # callers who wait for confirmations
         self.prefetch = prefetch
         self.queue: Final = queue
@@ -88,6 +90,14 @@ class Consuming:
         self._ended = False
         self._call: Stream | None = None
         self._thread: threading.Thread | None = None
+
+    def forked(self, parent: int) -> None:
+        """In a child: refuses everything, and leaves the stream to the parent."""
+        forks.keep_for_ever(self._call)
+        self.lock = threading.Lock()
+        self.arrived, self.work = threading.Condition(self.lock), threading.Condition(self.lock)
+        self.broken = self.inherited = forks.inherited(f"the consumer of queue {self._queue!r}", parent)
+        self.errors, self._call, self._thread, self._ended = [], None, None, True
 
     # -- with the lock, for the consumer ---------------------------------------------------------------------------------
 
@@ -139,7 +149,10 @@ class Consuming:
 
         Raises:
             SessionClosed: with the reason.
+            ClientClosed: in a forked process.
         """
+        if self.inherited is not None:
+            raise self.inherited
         if session is not self.session or session.ended:
             raise SessionClosed(
                 f"these messages of queue {self.queue!r} can no longer be acknowledged: {session.ended or 'their session is over'}; "
@@ -264,6 +277,15 @@ class Consuming:
             self._drop_session("the consumer was closed")
 
     def _run(self) -> None:
+        try:
+            self._receive()
+        except BaseException as bug:  # whoever waits for messages must hear of it
+            LOG.exception("the thread of a consumer ended")
+            with self.lock:
+                self.broken = errors.InternalError(f"the thread that receives has ended: {bug!r}: please report it")
+                self._drop_session("the thread that receives has ended")
+
+    def _receive(self) -> None:
         pause = BACKOFF_FIRST_S
         while True:
             endpoint = self._connection.endpoint
