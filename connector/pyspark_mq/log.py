@@ -9,8 +9,8 @@ from typing import Final
 #: INFO for connections made and regained, WARNING for a broker that is away.
 LOG: Final = logging.getLogger("pyspark_mq")
 
-#: Seconds after which an outage is told again, doubling from the first to the second. The first leaves a second for an attempt to end.
-_TOLD_AFTER_FIRST_S: Final = 4.0
+#: Seconds after which an outage is told again, doubling from the first to the second. The first leaves two seconds for an attempt to end.
+_TOLD_AFTER_FIRST_S: Final = 3.0
 _TOLD_AFTER_LAST_S: Final = 64.0
 
 
