@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
+import grpc
+
 from mq_wire import errors
 from mq_wire.errors import (
     CODE_METADATA_KEY,
@@ -29,7 +31,6 @@ from mq_wire.v1 import admin_pb2
 from pyspark_mq import forks
 from pyspark_mq.address import Address, proxy_of
 from pyspark_mq.durations import seconds
-from pyspark_mq.forks import grpc
 from pyspark_mq.link import Link
 from pyspark_mq.log import LOG, Outage
 
@@ -61,7 +62,7 @@ class Stream(Protocol):
 
 
 class Connection:
-    """A broker, as seen from this process. Thread-safe; opens its channel when first needed. After a fork it refuses: make one in the child.
+    """A broker, as seen from this process. Thread-safe; opens its channel when first needed. In a forked child it refuses.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
@@ -301,8 +302,8 @@ class Connection:
         while (error := queue.get()) is not None:
             try:
                 handler(error)
-            except Exception:  # the handler's own fault; the next error is to be told all the same
-                LOG.exception("on_error raised when it was told: %s", error)
+            except Exception as fault:  # the handler's own; the next error is to be told all the same
+                LOG.error("on_error raised when it was told: %s", error, exc_info=fault)
 
     def _invoke(self, link: Link, method: str, request: Any, timeout: float) -> Any:
         try:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+import grpc
+
 from mq_wire import errors
 from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
@@ -21,7 +23,6 @@ from pyspark_mq import forks
 from pyspark_mq.asking import FEATURE, Asking, Asks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.deliveries import consumed
-from pyspark_mq.forks import grpc
 from pyspark_mq.log import LOG
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges

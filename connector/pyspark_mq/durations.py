@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Final, overload
+from typing import Any, Final, overload
 
 from mq_wire.errors import InvalidOption
 
@@ -15,8 +15,8 @@ LONGEST_S: Final = min(10 * 365 * 86_400.0, threading.TIMEOUT_MAX / 2)
 @overload
 def seconds(option: str, value: float, low: float = 0.0) -> float: ...
 @overload
-def seconds(option: str, value: float | None, low: float = 0.0) -> float | None: ...
-def seconds(option: str, value: float | None, low: float = 0.0) -> float | None:
+def seconds(option: str, value: Any, low: float = 0.0) -> float | None: ...
+def seconds(option: str, value: Any, low: float = 0.0) -> float | None:
     """Returns a time in seconds, at most LONGEST_S; None stays None.
 
     Raises:
@@ -28,4 +28,4 @@ def seconds(option: str, value: float | None, low: float = 0.0) -> float | None:
         raise InvalidOption(f"{option}={value!r} is not a number of seconds: give one, such as {option}=10.0")
     if value < low:
         raise InvalidOption(f"{option}={value!r} is below {low:g}: give a number of seconds from {low:g} on")
-    return value if value <= LONGEST_S else LONGEST_S
+    return min(float(value), LONGEST_S)

@@ -4,7 +4,7 @@ Threads do not survive a fork, locks that they held stay locked, and sequences t
 everything that was open is told (`forked`), refuses from then on, and is left alone when the child ends.
 
 gRPC's core does not survive it either: its pollers are gone, and its epoll set is still the parent's. gRPC's own fork handlers help some of
-the time and abort the child the other times, so they are switched off. The child loads a copy of the core, which knows nothing of the parent.
+the time and abort the child at others, so they are switched off. The child loads a copy of the core.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from pyspark_mq.receipts import Sending
 from pyspark_mq.records import Piece
 from pyspark_mq.window import OutgoingBatch, Window
 
-
 #: How often an ending process looks whether the stream that flushes is still open.
 _LOOK_S: Final = 0.1
 
@@ -115,6 +114,7 @@ class Gathering:
                 self.publishing.progress.notify_all()
 
     def next_sticky(self) -> int:
+        """Returns a partition for rows that may go anywhere: another one each time."""
         self._sticky = (self._sticky + 1) % self.partitions
         return self._sticky
 
@@ -178,7 +178,9 @@ class Gathering:
                     publishing.progress.wait(min(left, _LOOK_S))
         with self.lock:
             untold = publishing.take_untold()
-            rows = publishing.window.rows_unanswered + sum(batch.rows for each in untold for batch in each.batches if batch.error is not None)
+            rows = publishing.window.rows_unanswered + sum(
+                batch.rows for each in untold for batch in each.batches if batch.error is not None
+            )
         reason = next((str(error) for each in untold if (error := each.error()) is not None), "no answer in time; see that the broker runs")
         return rows, reason
 
@@ -208,6 +210,12 @@ class Gathering:
                 )
 
     def check_open(self) -> None:
+        """Refuses what comes to a producer that is closed or has failed.
+
+        Raises:
+            ClientClosed: it is closed.
+            MqError: why it failed.
+        """
         if self.publishing.broken is not None and not self.closing:
             raise self.publishing.broken
         if self.closing:

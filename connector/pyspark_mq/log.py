@@ -25,7 +25,7 @@ class Outage:
         self._told_after = _TOLD_AFTER_FIRST_S
 
     def failed(self, endpoint: str, reason: str, now: float) -> None:
-        """An attempt found nobody at `endpoint`. Warns when a broker that was there is gone, and again each time it was away twice as long."""
+        """An attempt found nobody at `endpoint`. Warns when a broker that was there is gone, and again with growing pauses."""
         with self._lock:
             is_first = self._since is None
             if self._since is None:

@@ -32,8 +32,8 @@ _CHUNK_ROWS_MIN: Final = 1 << 14
 class Producer:
     """Sends to one queue. Thread-safe; what one thread sends stays in order within its partition and priority.
 
-    Close it, best with a `with` block. One that is forgotten still sends what it has taken, when it is collected (with a ResourceWarning) and,
-    for up to 10 s, when the program ends; but then no error can be raised any more. After a fork the child makes producers of its own.
+    Close it, best with a `with` block. One that is forgotten still sends what it has taken, when it is collected (with a ResourceWarning)
+    and, for up to 10 s, when the program ends; but then no error can be raised any more. After a fork the child makes its own.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
@@ -75,12 +75,13 @@ class Producer:
             raise InvalidName(f"the queue is missing: write Producer(queue=...){given}")
         self.queue: Final = check_destination(queue)
         self.name: Final = name if name is None else check_client_name(name, "producer")
-        for option, value, low, high in (
+        numbers: tuple[tuple[str, Any, float, float], ...] = (
             ("window_bytes", window_bytes, 1, float("inf")),
             ("linger_ms", linger_ms, 0, 60_000),
             ("batch_rows", batch_rows, 1, RECORDS_ROWS_MAX),
             ("batch_bytes", batch_bytes, 1, RECORDS_BYTES_MAX),
-        ):
+        )
+        for option, value, low, high in numbers:
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise InvalidOption(f"{option}={value!r} is outside {low} to {high}")
         send_timeout = seconds("send_timeout", send_timeout, 0.001)

@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+import grpc
+
 from mq_wire import framing
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError
 from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.forks import grpc, keep_for_ever
+from pyspark_mq.forks import keep_for_ever
 from pyspark_mq.log import LOG
 from pyspark_mq.publishing import NEVER, Publishing, Request
 

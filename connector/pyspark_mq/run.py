@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
+import grpc
+
 from mq_wire.errors import BrokerUnavailable, InternalError, MqError, RetryLater, WrongBroker
 from mq_wire.v1 import subscribe_pb2
 from pyspark_mq import forks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.forks import grpc
 from pyspark_mq.log import LOG
 
 #: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that fails needs a person.
@@ -101,6 +102,7 @@ class Run:
     def _hold(self) -> MqError | None:
         """Holds the run until it is closed (None), or can be held no longer: returns why."""
         pauses = backoffs()
+        error: MqError | None
         while not self._closed.is_set():
             endpoint = self._connection.endpoint
             try:
@@ -108,7 +110,7 @@ class Run:
                 # Asked here as well: older brokers do not look at what the request says.
                 if self._number and cluster_id != self._cluster_id:
                     raise WrongBroker(
-                        f"another broker stands at {self._connection.endpoint}: run {self._number} was taken from {self._cluster_id.hex()}, "
+                        f"another broker stands at {endpoint}: run {self._number} was taken from {self._cluster_id.hex()}, "
                         f"this is {cluster_id.hex()}: correct the address, or start with a new checkpoint"
                     )
                 request = subscribe_pb2.HoldRunRequest(run=self._number, cluster_id=cluster_id)

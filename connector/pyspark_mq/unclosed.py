@@ -101,12 +101,11 @@ def _flush_at_exit() -> None:
             rows, reason = -1, repr(error)
         if rows and sys.stderr is not None:
             what = f"{rows} messages" if rows > 0 else "messages"
-            print(
+            sys.stderr.write(
                 f"pyspark_mq: {what} to queue {gathering.queue!r} were not confirmed before this process ended: {reason}\n"
-                "pyspark_mq: close the producer, best with `with Producer(...) as producer:`, and it raises an error instead",
-                file=sys.stderr,
-                flush=True,
+                "pyspark_mq: close the producer, best with `with Producer(...) as producer:`, and it raises an error instead\n"
             )
+            sys.stderr.flush()
 
 
 atexit.register(_flush_at_exit)

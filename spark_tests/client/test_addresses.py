@@ -197,10 +197,14 @@ def test_a_bug_in_a_thread_reaches_whoever_waits(module_broker: LocalBroker, mon
             broken.send(b"1").result(10)
         assert neighbour.send(b"1").result(10).offset == 0
         monkeypatch.setattr(neighbour._publishing.stream, "_pop_due", lambda _: 1 / 0)
-        with pytest.raises(MqError, match="ZeroDivisionError"):
+
+        def send_until_it_fails() -> None:
             for _ in range(10):
                 neighbour.send(b"2")
                 neighbour.flush(10)
+
+        with pytest.raises(MqError, match="ZeroDivisionError"):
+            send_until_it_fails()
         for producer in producers:
             producer.close()
         run = Run(connection)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-
 import uuid
 
 import pytest
@@ -78,7 +77,9 @@ def test_warnings_say_that_it_was_not_closed(module_broker: LocalBroker, queue: 
 
 
 def test_a_collected_producer_sends_warns_and_ends(module_broker: LocalBroker, queue: str) -> None:
-    script = _BEGIN + """
+    script = (
+        _BEGIN
+        + """
 thread_names = lambda: [thread.name for thread in threading.enumerate()]
 assert "mq-producer" in thread_names()
 with warnings.catch_warnings(record=True) as caught:
@@ -91,13 +92,16 @@ while "mq-producer" in thread_names() and time.monotonic() < until:
     time.sleep(0.01)
 os._exit("mq-producer" in thread_names())   # no flush at exit helped
 """
+    )
     done = run(script, module_broker.address, queue)
     assert done.returncode == 0, done.stderr
     assert stored(module_broker, queue) == list(range(5000))
 
 
 def test_a_producer_is_collected_although_its_receipts_are_held(module_broker: LocalBroker, queue: str) -> None:
-    script = _BEGIN + """
+    script = (
+        _BEGIN
+        + """
 receipt = producer.send(b"5000")
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -105,6 +109,7 @@ with warnings.catch_warnings(record=True) as caught:
 assert caught
 assert receipt.result(20).offset is not None
 """
+    )
     done = run(script, module_broker.address, queue)
     assert (done.returncode, done.stderr) == (0, "")
     assert stored(module_broker, queue) == list(range(5001))
