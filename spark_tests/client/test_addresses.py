@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import uuid
@@ -61,7 +62,8 @@ def names() -> list[str]:
 @pytest.mark.timeout(400)
 def test_restarts_at_one_of_two_addresses_cost_nothing(broker: LocalBroker, unhandled: list[Any]) -> None:
     queue = f"addresses.{uuid.uuid4().hex[:8]}"
-    sent, got = 0, set()
+    sent = 0
+    got: set[bytes] = set()
     working = Working()
     with Connection(f"{broker.address},127.0.0.1:9") as connection:
         run = Run(connection)
@@ -88,11 +90,14 @@ def test_restarts_at_one_of_two_addresses_cost_nothing(broker: LocalBroker, unha
             while not working.stop.is_set():
                 connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=60)
 
+        def stored_more(than: int) -> bool:
+            return producer.rows_stored > than or bool(working.errors)
+
         for work in (send, receive, ask, ask):
             working.begin(work)
         for restart in range(RESTARTS):
             seen = producer.rows_stored
-            wait_until(lambda seen=seen: producer.rows_stored > seen or working.errors, 60, f"nothing is stored after {restart} restarts")
+            wait_until(functools.partial(stored_more, seen), 60, f"nothing is stored after {restart} restarts")
             assert not working.errors
             broker.kill()
             broker.start()
@@ -209,7 +214,7 @@ def test_a_bug_in_a_thread_reaches_whoever_waits(module_broker: LocalBroker, mon
             producer.close()
         run = Run(connection)
         monkeypatch.setattr(connection, "stream", lambda *_: 1 / 0)
-        broken = Run(connection)
+        bugged = Run(connection)
         with pytest.raises(MqError, match="ZeroDivisionError"):
-            broken.number()
+            bugged.number()
         run.close()
