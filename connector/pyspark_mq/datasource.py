@@ -33,11 +33,14 @@ class MqDataSource(DataSource):
         return "mq"
 
     def schema(self) -> str:
-        """Returns the source's columns; a schema given by the user picks some of them."""
-        from pyspark_mq.options import parse_bool
+        """Returns the source's columns; a schema given by the user picks some of them.
+
+        Spark calls this at `load()`, so wrong options are refused there; with a schema of the user's it calls nothing before the query.
+        """
+        from pyspark_mq.options import ReadOptions
         from pyspark_mq.schema import source_ddl
 
-        return source_ddl(parse_bool("includeHeaders", self.options.get("includeHeaders") or "false"))
+        return source_ddl(ReadOptions.parse(self.options).include_headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns the streaming source; what is wrong with it is raised when the query makes its first call."""

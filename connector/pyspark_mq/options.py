@@ -1,4 +1,5 @@
-"""Options of the Spark source and sink: one frozen object a direction, every mistake found when the query starts.
+"""Options of the Spark source and sink: one frozen object a direction, every mistake found at `load()`, where Spark asks for
+the schema there, or when the query starts.
 
 Names and meaning follow Spark's Kafka connector where it has the option. Spark hands them over in lower case; messages show them as
 the documentation writes them.
@@ -151,6 +152,14 @@ class SourceOptions(BrowseOptions):
             )
         if self.idle_wait_ms > 10_000:
             raise InvalidOption(f"option idleWaitMs is {self.idle_wait_ms}: more than 10000 ms would hold up the other sources of a query")
+
+
+class ReadOptions(SourceOptions):
+    """What a stream or a batch takes: `load()` does not say yet which of the two it is for."""
+
+    @classmethod
+    def _direction(cls) -> str:
+        return "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _HEADERS_DDL: Final = "array<struct<key: string, value: binary>>"
 
-#: Every column of the source with its type, in the order of the schema that a user gets without asking.
-SOURCE_COLUMNS: Final[dict[str, str]] = {
+#: Columns of the source in the order of the schema that a user gets without asking: a checkpoint lives with it, so it stays.
+_DEFAULT_COLUMNS: Final[dict[str, str]] = {
     "key": "binary",
     "value": "binary",
     "queue": "string",
@@ -33,6 +33,14 @@ SOURCE_COLUMNS: Final[dict[str, str]] = {
     "sequence": "long",
     "expires_at": "timestamp",
     "delivery": "binary",
+}
+#: Every column of the source with its type. Those behind the default ones come when a schema names them.
+SOURCE_COLUMNS: Final[dict[str, str]] = _DEFAULT_COLUMNS | {
+    "correlation_id": "string",
+    "reply_to": "string",
+    "type": "string",
+    "trace_context": "string",
+    "created_at": "timestamp",
 }
 #: Columns that have a value in every row; a user's schema may call them NOT NULL.
 _NEVER_NULL: Final = frozenset({"value", "queue", "partition", "offset", "timestamp", "priority", "delivery_count"})
@@ -50,6 +58,7 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "reply_to": ("string",),
     "type": ("string",),
     "trace_context": ("string",),
+    "created_at": ("timestamp",),
 }
 #: Columns that say where a row goes, with routeByColumns=true.
 ROUTING_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"queue": ("string",), "partition": _INTEGERS}
@@ -59,8 +68,8 @@ _FROM_SOURCE_ONLY: Final = frozenset({"queue", "partition", "offset", "timestamp
 
 
 def source_ddl(include_headers: bool) -> str:
-    """Returns the source's schema as DDL text (a planner process has no session that could parse it)."""
-    return ", ".join(f"{name} {ddl}" for name, ddl in SOURCE_COLUMNS.items() if include_headers or name != "headers")
+    """Returns the source's schema, where the user gives none, as DDL text (a planner process has no session that could parse it)."""
+    return ", ".join(f"{name} {ddl}" for name, ddl in _DEFAULT_COLUMNS.items() if include_headers or name != "headers")
 
 
 def check_source_schema(schema: StructType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_wire.errors import FixTheCall, InvalidName, InvalidOption, Unsupported
-from pyspark_mq.options import BrowseOptions, SinkOptions, SourceOptions
+from pyspark_mq.options import BrowseOptions, ReadOptions, SinkOptions, SourceOptions
 
 QUEUE = {"queue": "orders"}
 
@@ -63,6 +63,12 @@ def test_what_spark_adds_to_a_sink_is_not_unknown() -> None:
 def test_mistakes(direction: type[SourceOptions], given: dict[str, str], text: str) -> None:
     with pytest.raises(FixTheCall, match=text):
         direction.parse(given)
+
+
+def test_at_load_nobody_knows_yet_whether_it_is_a_stream() -> None:
+    assert ReadOptions.parse(QUEUE | {"includeheaders": "true", "maxoffsetspertrigger": "5"}).include_headers
+    with pytest.raises(InvalidOption, match="unknown to a read of format mq"):
+        ReadOptions.parse(QUEUE | {"windowbytes": "5"})
 
 
 def test_secrets_do_not_show_up_in_errors() -> None:

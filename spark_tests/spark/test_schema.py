@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from mq_wire.errors import InvalidRecords, Unsupported
-from pyspark_mq.schema import SOURCE_COLUMNS, check_sink_schema, check_source_schema, source_ddl
+from pyspark_mq.schema import SINK_COLUMNS, SOURCE_COLUMNS, check_sink_schema, check_source_schema, source_ddl
 
 
 def struct(**columns: DataType) -> StructType:
@@ -27,6 +27,19 @@ def test_headers_only_when_asked_for() -> None:
     assert "headers" not in source_ddl(False)
     assert "timestamp timestamp, headers array<struct<key: string, value: binary>>, priority int" in source_ddl(True)
     assert source_ddl(True).startswith("key binary, value binary, queue string, partition int, offset long")
+
+
+def test_the_default_schema_is_that_of_existing_checkpoints() -> None:
+    assert [column.split()[0] for column in source_ddl(False).split(", ")] == [
+        "key", "value", "queue", "partition", "offset", "timestamp", "priority", "delivery_count", "message_id", "producer", "sequence",
+        "expires_at", "delivery",
+    ]  # fmt: skip
+
+
+def test_whatever_the_sink_sends_the_source_can_select() -> None:
+    assert SINK_COLUMNS.keys() <= SOURCE_COLUMNS.keys()
+    for name in SINK_COLUMNS:
+        assert SOURCE_COLUMNS[name] in SINK_COLUMNS[name]
 
 
 def test_any_subset_in_any_order() -> None:

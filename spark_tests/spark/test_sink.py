@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_mq.schema import SINK_COLUMNS, SOURCE_COLUMNS
 from spark_tests.spark.queries import browse, fill, finish, pipe, run, start_pipe, stream, values
 from spark_tests.support.waiting import wait_until
 
@@ -39,19 +40,25 @@ def test_rows_pass_through_with_all_that_travels(
     spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str
 ) -> None:
     rows = spark.sql(
-        "select * from values (cast('k' as binary), 'a', 9, array(named_struct('key', 'h', 'value', cast('1' as binary))), 'm'),"
-        " (null, 'b', 0, null, null), (null, 'c', null, array(), null) as t(key, value, priority, headers, message_id)"
+        "select * from values (cast('k' as binary), 'a', 9, array(named_struct('key', 'h', 'value', cast('1' as binary))), 'm', 'c', 'r',"
+        " 't', '00-1', timestamp '2026-03-29 01:59:59.123456'), (null, 'b', 0, null, null, null, null, null, null, null),"
+        " (null, 'c', null, array(), null, null, '', null, null, null)"
+        " as t(key, value, priority, headers, message_id, correlation_id, reply_to, type, trace_context, created_at)"
     )
     write(rows, module_broker.address, queue)
-    pipe(stream(spark, module_broker.address, queue, includeHeaders=True), checkpoint, module_broker.address, target)
-    found = {bytes(row["value"]): row for row in browse(spark, module_broker.address, target, includeHeaders="true").collect()}
-    assert {value: (row["key"], row["priority"], row["message_id"]) for value, row in found.items()} == {
-        b"a": (b"k", 9, "m"),
-        b"b": (None, 0, None),
-        b"c": (None, 4, None),
-    }
-    assert [(h["key"], bytes(h["value"])) for h in found[b"a"]["headers"]] == [("h", b"1")]
-    assert {row["queue"] for row in found.values()} == {target}
+    every_column = ", ".join(f"{name} {ddl}" for name, ddl in SOURCE_COLUMNS.items())
+    reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue)
+    pipe(reader.schema(every_column).load(), checkpoint, module_broker.address, target)
+    browsing = spark.read.format("mq").option("broker", module_broker.address).option("queue", target).schema(every_column)
+    names = ["value", *(name for name in SINK_COLUMNS if name != "value")]
+    found = {tuple(row) for row in plain(browsing.load().select(*names)).collect()}
+    assert found == {tuple(row) for row in plain(rows.withColumn("value", rows.value.cast("binary")).select(*names).fillna(4, ["priority"])).collect()}
+    assert {row["queue"] for row in browsing.load().collect()} == {target}
+
+
+def plain(rows: DataFrame) -> DataFrame:
+    """Every column as text, so that a row can be a member of a set."""
+    return rows.selectExpr(*(f"to_json(named_struct('it', {name})) as {name}" for name in rows.columns))
 
 
 def test_restart_after_every_lost_commit_is_exactly_once(

@@ -307,27 +307,34 @@ def test_browsing_shows_what_is_left(spark: SparkSession, module_broker: LocalBr
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"maxOffsetPerTrigger": 5}, r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
+        ({"startingOffsets": "latest"}, "InvalidOption: option startingOffsets is 'latest'"),
+        ({"poison": "bisect"}, "Unsupported: option poison"),
+        ({"queue": ""}, "InvalidOption: option queue is missing"),
+    ],
+)
+def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: dict[str, object], text: str) -> None:
+    for reader in (spark.readStream, spark.read):
+        reader.format("mq").option("broker", "mq://127.0.0.1:1").options(**({"queue": queue} | options))
+        with pytest.raises(Exception, match=text):
+            reader.load()
+
+
+@pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
-        ({"maxOffsetPerTrigger": 5}, None, r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
-        ({"startingOffsets": "latest"}, None, "InvalidOption: option startingOffsets is 'latest'"),
-        ({"poison": "bisect"}, None, "Unsupported: option poison"),
+        ({"maxOffsetPerTrigger": 5}, "value binary", r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
         ({}, "value string", "InvalidRecords: .*column value is string, and must be binary"),
     ],
 )
-def test_wrong_options_fail_when_the_query_starts(
-    spark: SparkSession,
-    module_broker: LocalBroker,
-    queue: str,
-    checkpoint: str,
-    options: dict[str, object],
-    schema: str | None,
-    text: str,
+def test_with_a_schema_of_the_users_mistakes_fail_when_the_query_starts(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str, options: dict[str, object], schema: str, text: str
 ) -> None:
-    reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue)
-    for name, value in options.items():
-        reader = reader.option(name, str(value))
-    rows = (reader.schema(schema) if schema else reader).load()
+    """Spark calls nothing of ours at such a load()."""
+    reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue).options(**options)
+    rows = reader.schema(schema).load()
     with pytest.raises(Exception, match=text) as failure:
         finish(rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
     assert "UnboundLocalError" not in str(failure.value)
