@@ -17,13 +17,11 @@ from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RESERVED_HEADER_PREFIX
 from pyspark_mq.receipts import Sending, Waiter
-from pyspark_mq.records import PIECE_BYTES_MAX, Records, by_partition, check_column_name, partitions_for, slices, to_piece
+from pyspark_mq.records import PIECE_BYTES_MAX, Records, by_partition, check_column_name, check_message, partitions_for, slices, to_piece
 from pyspark_mq.window import OutgoingBatch
 
 #: What a message takes beside its value and key, in bytes: offsets, paddings, its part of the batch's header.
 ROW_OVERHEAD_BYTES: Final = 16
-#: A message must fit into one batch, with its metadata.
-ROW_BYTES_MAX: Final = PIECE_BYTES_MAX
 VALID_PRIORITIES: Final = frozenset(range(PRIORITIES))
 
 _TEXT_COLUMNS: Final = frozenset({"message_id", "correlation_id", "reply_to", "type", "trace_context"})
@@ -101,14 +99,19 @@ def as_bytes(value: object, what: str) -> bytes:
     raise InvalidRecords(f"{what} is {type(value).__name__}, not bytes{remedy}")
 
 
-def check_size(size: int) -> None:
-    """Refuses a message that fits into no batch.
+def check_size(value: bytes, key: bytes | None, sparse: dict[str, Any] | None) -> None:
+    """Refuses a message that is too large; `sparse` as `sparse_columns` returns it.
 
     Raises:
-        LimitExceeded: see ROW_BYTES_MAX.
+        LimitExceeded: see `mq_wire.limits`.
     """
-    if size > ROW_BYTES_MAX:
-        raise LimitExceeded(f"a message of {size} bytes is over the limit of {ROW_BYTES_MAX}: store it elsewhere and send a reference")
+    size = len(value) + len(key or b"")
+    for name, content in (sparse or {}).items():
+        if name == "headers":
+            size += sum(len(pair["key"].encode()) + len(pair["value"] or b"") for pair in content)
+        elif name in _TEXT_COLUMNS:
+            size += len(content.encode())
+    check_message(len(value), size)
 
 
 def check_priority(priority: object) -> None:

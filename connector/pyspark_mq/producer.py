@@ -155,7 +155,7 @@ class Producer:
             sparse, sparse_bytes = sparse_columns(headers, partition, self.partitions, columns)
             size += sparse_bytes
         if size > self._batch_bytes:
-            check_size(size)
+            check_size(value, key, sparse)
         gathering, publishing = self._gathering, self._publishing
         with gathering.lock:
             if publishing.used + size > self._window_bytes or publishing.broken or gathering.closing:

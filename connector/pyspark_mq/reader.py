@@ -45,7 +45,8 @@ class RangePartition(InputPartition):
     """What one task reads.
 
     Attributes:
-        parts: (broker partition, first number, number after the last), read one after the other.
+        parts: (broker partition, first number, number after the last), read one after the other; none where the task only tells the
+            broker who reads the queue in this query.
         planned_on: name of the host where the driver runs.
         who: the serialised ConsumerRef; empty when browsing.
         browse: handle of the browse view; empty for a consumer.
@@ -57,6 +58,28 @@ class RangePartition(InputPartition):
     browse: bytes = b""
 
 
+@dataclass(frozen=True)
+class Work:
+    """What Spark says a task works for; also writes inside of foreachBatch have it, those under Spark Connect have nothing."""
+
+    query_id: str = ""
+    batch_id: int = -1
+    run_id: str = ""
+
+    @classmethod
+    def of_this_task(cls) -> Work:
+        """Returns it, as far as Spark tells."""
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        batch_id = context.getLocalProperty(BATCH_ID)
+        return cls(
+            query_id=context.getLocalProperty(QUERY_ID) or "",
+            batch_id=int(batch_id) if batch_id else -1,
+            run_id=context.getLocalProperty(RUN_ID) or "",
+        )
+
+
 def read_partition(partition: RangePartition, options: BrowseOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yields the rows of one task as Arrow batches of exactly `schema`.
 
@@ -65,8 +88,27 @@ def read_partition(partition: RangePartition, options: BrowseOptions, schema: St
         BrokerUnavailable: the broker stayed away for FETCH_RETRY_S.
     """
     check_reachable(options.broker, partition.planned_on)
+    if partition.who and not partition.parts:
+        _join_query(partition, options)
     wanted = to_arrow_schema(schema, timezone="UTC")
     return _coalesce(_read_parts(partition, options, wanted))
+
+
+def _join_query(partition: RangePartition, options: BrowseOptions) -> None:
+    """Tells the broker who reads the queue in this query where nothing is to be fetched: a second reader is refused before it has rows.
+
+    Raises:
+        SharedRange: another reader of this query has joined before.
+    """
+    from mq_wire.v1 import subscribe_pb2
+    from pyspark_mq.connection import Connection
+
+    work = Work.of_this_task()
+    if not work.query_id:
+        return
+    request = subscribe_pb2.JoinQueryRequest(query_id=work.query_id, batch_id=max(work.batch_id, 0), spark_run_id=work.run_id)
+    request.who.ParseFromString(partition.who)
+    Connection.shared(options.broker).call("JoinQuery", request, retry_timeout=FETCH_RETRY_S)
 
 
 def check_reachable(broker: str, planned_on: str) -> None:
@@ -114,15 +156,14 @@ def _requests(partition: RangePartition, options: BrowseOptions, names: list[str
     from mq_wire.v1 import subscribe_pb2
     from pyspark_mq.columns import envelope_mask
 
-    context = TaskContext.get()
-    batch_id = (context.getLocalProperty(BATCH_ID) if context else None) or ""
+    work = Work.of_this_task()
     common = subscribe_pb2.OpenFetch(
         browse=partition.browse,
         columns=envelope_mask(names),
         batch_rows_max=BATCH_ROWS_MAX,
-        query_id=(context.getLocalProperty(QUERY_ID) if context else None) or "",
-        batch_id=int(batch_id) if batch_id else 0,
-        spark_run_id=(context.getLocalProperty(RUN_ID) if context else None) or "",
+        query_id=work.query_id,
+        batch_id=max(work.batch_id, 0),
+        spark_run_id=work.run_id,
         accept_data_loss=not options.fail_on_data_loss,
     )
     if partition.who:

@@ -15,10 +15,18 @@ from numpy.typing import NDArray
 from mq_wire import envelope
 from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, LimitExceeded, Unsupported
-from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RESERVED_HEADER_PREFIX
+from mq_wire.limits import (
+    HEADERS_PER_ROW_MAX,
+    MESSAGE_BYTES_MAX,
+    PRIORITIES,
+    RECORDS_BYTES_MAX,
+    RECORDS_ROWS_MAX,
+    RESERVED_HEADER_PREFIX,
+    VALUE_BYTES_MAX,
+)
 from pyspark_mq.partitioner import partitions_of
 
-#: Size of a slice that surely fits into RECORDS_BYTES_MAX when it is serialised.
+#: Size of a slice of several rows that surely fits into RECORDS_BYTES_MAX when it is serialised.
 PIECE_BYTES_MAX: Final = RECORDS_BYTES_MAX - (64 << 10)
 NOT_YET_COLUMNS: Final = frozenset(name for name, bit in envelope.BIT.items() if bit & envelope.NOT_YET)
 #: Columns that a batch may have: the envelope's and, to choose the partition oneself, `partition`.
@@ -218,18 +226,47 @@ def _check_headers(column: pa.Array) -> None:
         )
 
 
+def check_message(value_bytes: int, message_bytes: int) -> None:
+    """Refuses a message that fits into no batch, or whose value leaves no room for a key and headers.
+
+    Args:
+        message_bytes: value, key, names and values of headers, and other texts together.
+
+    Raises:
+        LimitExceeded: see VALUE_BYTES_MAX and MESSAGE_BYTES_MAX.
+    """
+    if value_bytes > VALUE_BYTES_MAX or message_bytes > MESSAGE_BYTES_MAX:
+        raise LimitExceeded(
+            f"a message of {message_bytes} bytes, {value_bytes} of them its value, is over the limit of {MESSAGE_BYTES_MAX} with key and "
+            f"headers, {VALUE_BYTES_MAX} for the value: store it elsewhere and send a reference"
+        )
+
+
+def _bytes_of(column: pa.Array) -> int:
+    """Returns how many bytes of texts and binaries are in a column, without what Arrow stores beside them."""
+    if pa.types.is_list(column.type):
+        pairs = column.flatten()
+        return _bytes_of(pairs.field("key")) + _bytes_of(pairs.field("value"))
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        return 0
+    return pc.sum(pc.binary_length(column)).as_py() or 0
+
+
 def slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Cuts a batch into slices of about `bytes_max` bytes and at most RECORDS_ROWS_MAX rows.
 
     Raises:
-        LimitExceeded: a row that is over RECORDS_BYTES_MAX by itself.
+        LimitExceeded: see `check_message`.
     """
     rows, size = batch.num_rows, batch.nbytes
-    if rows <= RECORDS_ROWS_MAX and (size <= bytes_max or (rows == 1 and size <= PIECE_BYTES_MAX)):
+    if rows <= RECORDS_ROWS_MAX and size <= bytes_max:
         yield batch
         return
     if rows == 1:
-        raise LimitExceeded(f"a message of {size} bytes is over the limit of {RECORDS_BYTES_MAX}: store it elsewhere and send a reference")
+        if size > VALUE_BYTES_MAX:
+            check_message(_bytes_of(batch.column("value")), sum(_bytes_of(column) for column in batch.columns))
+        yield batch
+        return
     parts = max(2, -(-size // bytes_max), -(-rows // RECORDS_ROWS_MAX))
     step = max(1, -(-rows // parts))
     for at in range(0, rows, step):

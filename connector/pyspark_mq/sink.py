@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import DataLost, StagedSetUnknown, Unsupported
+from mq_wire.errors import DataLost, MqError, RetryLater, StagedSetUnknown, Unsupported
 from pyspark_mq.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 #: How long the driver goes on trying to commit while the broker is away.
 COMMIT_RETRY_S: Final = 60.0
-#: Discarding is a courtesy: sets that nobody commits end by themselves.
-DISCARD_RETRY_S: Final = 2.0
+#: Discarding and forgetting are courtesies: sets that nobody commits, and markers that nobody asks for, end by themselves.
+COURTESY_RETRY_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class StagedRows(WriterCommitMessage):
 
     Attributes:
         token: name of the set, 16 random bytes; there is no such set where rows is 0.
-        query_id: the streaming query; empty for batch writes.
+        query_id: the streaming query that the write works for, also inside of foreachBatch; empty where Spark does not tell.
         run_id: Spark's run of that query, for the broker's records.
     """
 
@@ -60,24 +61,18 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
             import socket
 
             from mq_wire.v1 import produce_pb2
-            from pyspark_mq.connection import Connection
 
-            connection = Connection.shared(self._options.broker)
-            self._epoch = connection.call("TakeEpoch", produce_pb2.TakeEpochRequest(), retry_timeout=COMMIT_RETRY_S).epoch
+            self._epoch = _first_call(self._options, "TakeEpoch", produce_pb2.TakeEpochRequest()).epoch
             self._planned_on = socket.gethostname()
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one task."""
-        from pyspark import TaskContext
-
-        from pyspark_mq.reader import BATCH_ID, QUERY_ID, RUN_ID
+        from pyspark_mq.reader import Work
         from pyspark_mq.staging import stage
 
-        context = TaskContext.get()
-        assert context is not None, "Spark calls write() inside a task"
-        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if not query_id or not batch_id:
+        work = Work.of_this_task()
+        if not work.query_id or work.batch_id < 0:
             raise Unsupported(
                 "Spark does not say for which query and batch this task writes, and exactly once needs both: please report it"
             )
@@ -86,13 +81,19 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
             self._options,
             self._planned_on,
             epoch=self._epoch,
-            query_id=query_id,
-            batch_id=int(batch_id),
-            run_id=context.getLocalProperty(RUN_ID) or "",
+            query_id=work.query_id,
+            batch_id=work.batch_id,
+            run_id=work.run_id,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the batch visible; the same batch again is a no-op, even where the first answer was lost."""
+        if messages and not any(messages):
+            # Spark only logs this, as "Ignoring error", and the query stays active: nothing that it asks of a sink before tells it apart.
+            raise Unsupported(
+                f"nothing was written in epoch {batchId}: with trigger(continuous=...) Spark never calls the tasks of a Python sink, and "
+                "the query goes on without writing. Stop it and use trigger(processingTime=...) or trigger(availableNow=True)"
+            )
         staged = _all_of(messages)
         if not staged:
             # Spark runs at least one task, also for an empty batch.
@@ -114,12 +115,24 @@ class MqBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._schema = schema
         self._planned_on = socket.gethostname()
+        self._reached = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Asks for the broker when Spark pickles the writer for its tasks: one that is absent fails the write before any task waits."""
+        if not self._reached:
+            from mq_wire.limits import PROTOCOL_VERSION
+            from mq_wire.v1 import admin_pb2
+
+            _first_call(self._options, "Hello", admin_pb2.HelloRequest(client="pyspark-mq", protocol=PROTOCOL_VERSION))
+            self._reached = True
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same query and batch."""
+        from pyspark_mq.reader import Work
         from pyspark_mq.staging import stage
 
-        return stage(iterator, self._options, self._planned_on)
+        return stage(iterator, self._options, self._planned_on, within=Work.of_this_task().query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes all rows visible at once."""
@@ -129,8 +142,16 @@ class MqBatchWriter(DataSourceArrowWriter):
         elif any(message.rows for message in staged):
             # A marker of its own makes the commit safe to repeat when its answer is lost; nobody asks for it again.
             owner = f"write:{uuid.uuid4()}"
-            commit_staged(options, staged, owner=owner, version=0)
-            forget_marker(options, owner)
+            try:
+                commit_staged(options, staged, owner=owner, version=0)
+            except RetryLater as error:
+                raise type(error)(
+                    f"{error}. Whether the rows of this write became visible is not known: look into the queue before writing them again. "
+                    "With txnAppId and txnVersion a write can be repeated safely"
+                ) from None
+            # The rows are visible: whatever happens now, the write has succeeded, and one that seemed to fail would be repeated.
+            with suppress(MqError):
+                forget_marker(options, owner)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throws away what the tasks have staged, as far as they told."""
@@ -157,6 +178,7 @@ def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: 
         version=version,
         run_id=run_id,
         rows=sum(message.rows for message in sets),
+        query_id=next((message.query_id for message in staged if message.query_id), ""),
         keep_mismatch=options.batch_mismatch == "keep",
     )
     Connection.shared(options.broker).call("CommitStaged", request, retry_timeout=COMMIT_RETRY_S)
@@ -168,18 +190,32 @@ def forget_marker(options: SinkOptions, owner: str) -> None:
     from pyspark_mq.connection import Connection
 
     request = produce_pb2.ForgetMarkerRequest(owner=owner, target=options.queue)
-    Connection.shared(options.broker).call("ForgetMarker", request, retry_timeout=COMMIT_RETRY_S)
+    Connection.shared(options.broker).call("ForgetMarker", request, timeout=COURTESY_RETRY_S, retry_timeout=COURTESY_RETRY_S)
 
 
 def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Throws away the sets of an aborted write. A set that was committed after all is sealed, and the broker leaves it alone."""
+    tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
+    if tokens:
+        discard(options, tokens)
+
+
+def discard(options: SinkOptions, tokens: Sequence[bytes]) -> None:
+    """Throws away staged sets that nobody will commit."""
     from mq_wire.v1 import produce_pb2
     from pyspark_mq.connection import Connection
 
-    tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
-    if tokens:
-        request = produce_pb2.DiscardStagedRequest(tokens=tokens)
-        Connection.shared(options.broker).call("DiscardStaged", request, retry_timeout=DISCARD_RETRY_S)
+    request = produce_pb2.DiscardStagedRequest(tokens=tokens)
+    Connection.shared(options.broker).call("DiscardStaged", request, retry_timeout=COURTESY_RETRY_S)
+
+
+def _first_call(options: SinkOptions, method: str, request: Any) -> Any:
+    """The driver's first call of a write: where the broker is absent, it fails as fast as a read, before tasks wait."""
+    from pyspark_mq.connection import Connection
+    from pyspark_mq.run import patience_s
+
+    connection = Connection.shared(options.broker)
+    return connection.call(method, request, retry_timeout=patience_s(connection))
 
 
 def _all_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:

@@ -6,10 +6,11 @@ the rule that everything here follows: the broker and the checkpoint hold all st
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import InvalidOption, MqError
+from mq_wire.errors import InvalidOption, InvalidRequest, MqError, WrongBroker
 from pyspark_mq.offsets import Offsets
 from pyspark_mq.options import SourceOptions
 from pyspark_mq.ranges import Part, plan_tasks
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from mq_wire.v1 import subscribe_pb2
     from pyspark_mq.run import Run
 
+logger: Final = logging.getLogger(__name__)
+
+#: Feature of brokers that know who reads what in a query.
+JOINS_QUERIES: Final = "queries"
+
 
 class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue as a stream of ranges that can be read again until they are acknowledged.
@@ -49,6 +55,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._run: Run | None = None
+        self._cluster_id = b""  # of the broker that gave the run
+        self._created = False
         self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
         self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
@@ -65,10 +73,10 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes where the query ends: at what is in the queue now."""
+        """Fixes where the query ends: at what is in the queue now. A queue that does not exist has nothing, now and for this query."""
         from mq_wire.v1 import admin_pb2
 
-        destination = self._call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue, create=True))
+        destination = self._call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue))
         self._available_below = {partition.partition: partition.end_offset for partition in destination.partitions}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -81,21 +89,30 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = self._read_offsets(start)
         max_rows, max_bytes, min_rows = self._limits(limit)
         available_now = self._available_below is not None
-        plan = self._call(
-            "Plan",
-            subscribe_pb2.PlanRequest(
-                who=self._who(offsets),
-                start=common_pb2.Positions(next=dict(offsets.positions)),
-                max_rows=max_rows,
-                max_bytes=max_bytes,
-                min_rows=min_rows,
-                bounded=available_now,
-                available_below=common_pb2.Positions(next=self._available_below or {}),
-                wait_ms=0 if available_now else self._options.idle_wait_ms,
-                create=True,
-                accept_data_loss=not self._options.fail_on_data_loss,
-            ),
+        create = offsets.initial and not available_now
+        if create:
+            self._create_queue()
+        request = subscribe_pb2.PlanRequest(
+            who=self._who(offsets),
+            start=common_pb2.Positions(next=dict(offsets.positions)),
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            min_rows=min_rows,
+            bounded=available_now,
+            available_below=common_pb2.Positions(next=self._available_below or {}),
+            wait_ms=0 if available_now else self._options.idle_wait_ms,
+            create=create,
+            accept_data_loss=not self._options.fail_on_data_loss,
         )
+        try:
+            plan = self._call("Plan", request)
+        except WrongBroker:
+            if not offsets.initial:
+                raise
+            self._begin_anew()
+            request.who.CopyFrom(self._who(offsets))
+            request.available_below.CopyFrom(common_pb2.Positions(next=self._available_below or {}))
+            plan = self._call("Plan", request)
         self._lag, self._acknowledged = plan.lag, start
         if plan.data_loss:
             self._warn_of_loss()
@@ -152,9 +169,9 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from mq_wire.v1 import common_pb2, subscribe_pb2
 
         first, last = self._read_offsets(start), self._read_offsets(end)
-        if last.initial:  # Spark runs batch 0 of a new query also where nothing was ready
-            return []
         who = self._who(last)
+        if last.initial:  # Spark runs batch 0 of a new query also where nothing was ready
+            return self._probe(who)
         request = subscribe_pb2.OpenRangeRequest(
             who=who,
             start=common_pb2.Positions(next=dict(first.positions)),
@@ -166,8 +183,24 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn_of_loss()
         parts = (Part(part.partition, part.first, part.last, part.rows, part.bytes) for part in opened.parts)
         tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition)
+        if first.initial and not tasks:
+            return self._probe(who)
         host, named = socket.gethostname(), who.SerializeToString()
         return [RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named) for task in tasks]
+
+    def _probe(self, who: subscribe_pb2.ConsumerRef) -> Sequence[InputPartition]:
+        """Returns the task of a first batch that reads nothing: it says who reads this queue in the query.
+
+        Tasks with rows say so with each fetch. Two readers of one queue, of whom one got all rows of the first batch, would only be
+        found when both get some, and then rows of the batches before are lost to one of them.
+        """
+        from mq_wire.limits import PROTOCOL_VERSION
+        from mq_wire.v1 import admin_pb2
+
+        hello = self._call("Hello", admin_pb2.HelloRequest(client="pyspark-mq source", protocol=PROTOCOL_VERSION))
+        if JOINS_QUERIES not in hello.features:
+            return []
+        return [RangePartition((), planned_on=socket.gethostname(), who=who.SerializeToString())]
 
     def _warn_of_loss(self) -> None:
         warnings.warn(
@@ -207,19 +240,64 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _who(self, offsets: Offsets) -> subscribe_pb2.ConsumerRef:
         from mq_wire.v1 import subscribe_pb2
-        from pyspark_mq.connection import Connection
-        from pyspark_mq.run import Run
 
-        if self._run is None:
-            self._run = Run(Connection.shared(self._options.broker))
+        try:
+            number = self._hold_run()
+        except (WrongBroker, InvalidRequest) as error:  # what brokers say of a run that is not theirs
+            if not offsets.initial:
+                self._check_broker(offsets, error)
+                raise
+            self._begin_anew()
+            number = self._hold_run()
         return subscribe_pb2.ConsumerRef(
             destination=self._options.queue,
-            cluster_id=offsets.cluster_id,
+            # Before there are offsets the run says which broker is meant: its number is somebody else's at another one.
+            cluster_id=offsets.cluster_id or self._cluster_id,
             destination_id=offsets.destination_id,
             consumer=self._options.consumer,
             incarnation=offsets.incarnation,
-            run=self._run.number(),
+            run=number,
         )
+
+    def _hold_run(self) -> int:
+        from pyspark_mq.connection import Connection
+        from pyspark_mq.run import Run
+
+        connection = Connection.shared(self._options.broker)
+        if self._run is None:
+            self._run = Run(connection)
+        number = self._run.number()
+        if not self._cluster_id:
+            self._cluster_id = connection.cluster_id
+        return number
+
+    def _check_broker(self, offsets: Offsets, cause: MqError) -> None:
+        from pyspark_mq.connection import Connection
+
+        there = Connection.shared(self._options.broker).cluster_id
+        if there != offsets.cluster_id:
+            raise WrongBroker(
+                f"the checkpoint belongs to broker {offsets.cluster_id.hex()}, and at {self._options.broker} is {there.hex()}: correct "
+                "option broker, or start with another checkpoint"
+            ) from cause
+
+    def _begin_anew(self) -> None:
+        """Takes a run of the broker that is at the address now: this reader has nothing yet that belongs to another one."""
+        if self._run is not None:
+            self._run.close()
+        self._run, self._cluster_id = None, b""
+        if self._available_below is not None:
+            self.prepareForTriggerAvailableNow()
+
+    def _create_queue(self) -> None:
+        """Creates the queue where it is missing, and says so: a misspelt name would wait for rows for ever."""
+        from mq_wire.v1 import admin_pb2
+
+        if not self._created:
+            request = admin_pb2.DescribeDestinationRequest(name=self._options.queue, create=True)
+            if self._call("DescribeDestination", request).created:
+                logger.info("queue %r did not exist: created at %s", self._options.queue, self._options.broker)
+            self._created = True
 
     def _read_offsets(self, value: dict[str, Any]) -> Offsets:
         offsets = Offsets.from_json(value)

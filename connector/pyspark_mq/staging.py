@@ -16,7 +16,7 @@ from pyspark_mq.options import SinkOptions
 from pyspark_mq.outgoing import gathered, routed
 from pyspark_mq.producer import Producer
 from pyspark_mq.reader import check_reachable
-from pyspark_mq.sink import StagedRows
+from pyspark_mq.sink import StagedRows, discard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +36,13 @@ def stage(
     query_id: str = "",
     batch_id: int = 0,
     run_id: str = "",
+    within: str = "",
 ) -> StagedRows:
     """Stages all rows under a fresh random token; they are durable when it returns, and thrown away when it does not.
+
+    Args:
+        epoch, query_id, batch_id, run_id: whose batch the set is; nobody's for batch writes.
+        within: the query inside of whose foreachBatch a batch write runs, for its commit to name.
 
     Raises:
         SendTimeout, SendOutcomeUnknown: no receipt within sendTimeoutMs; the set is never committed, so nothing can come twice.
@@ -63,7 +68,7 @@ def stage(
     except BaseException:
         _give_up(list(producers.values()), options, token)
         raise
-    return StagedRows(token=token, rows=rows, query_id=query_id, batch_id=batch_id, run_id=run_id)
+    return StagedRows(token=token, rows=rows, query_id=query_id or within, batch_id=batch_id, run_id=run_id)
 
 
 def _give_up(producers: list[Producer], options: SinkOptions, token: bytes) -> None:

@@ -6,6 +6,11 @@ from typing import Final
 
 #: One record batch on the wire and on disk, as Arrow IPC.
 RECORDS_BYTES_MAX: Final = 4 << 20
+#: One message: value, key, names and values of its headers and its other texts together. The rest of a record batch is what Arrow adds:
+#: offsets, paddings and metadata of one row with all of its columns and headers take less than 16 KiB.
+MESSAGE_BYTES_MAX: Final = RECORDS_BYTES_MAX - (32 << 10)
+#: Its value alone: what was received can be sent again with a key and headers added.
+VALUE_BYTES_MAX: Final = MESSAGE_BYTES_MAX - (32 << 10)
 #: Rows of one record batch.
 RECORDS_ROWS_MAX: Final = 1 << 17
 #: What may stand beside the records in one gRPC message: headers, run lengths, offsets of RECORDS_ROWS_MAX rows.

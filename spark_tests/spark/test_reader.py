@@ -12,16 +12,21 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, RunFenced
+from mq_broker import LocalBroker
+from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, RunFenced, UnknownDestination, WrongBroker
+from mq_wire.v1 import admin_pb2
+from pyspark_mq import Connection
 from pyspark_mq import reader as reader_module
 from pyspark_mq import run as run_module
-from pyspark_mq.options import SourceOptions
+from pyspark_mq.browse import MqBatchReader
+from pyspark_mq.options import BrowseOptions, SourceOptions
 from pyspark_mq.reader import BATCH_ROWS_MIN, RangePartition
 from pyspark_mq.source import MqStreamReader
+from spark_tests.conftest import SEGMENT_BYTES
 from spark_tests.spark.queries import fill
 
 if TYPE_CHECKING:
-    from mq_broker import LocalBroker
+    import pathlib
 
 SCHEMA = StructType(
     [
@@ -214,7 +219,7 @@ def test_a_run_is_waited_for_longer_once_the_broker_was_reached(
 ) -> None:
     monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.0)
     reader = source(readers, broker.address, queue)
-    reader.prepareForTriggerAvailableNow()
+    Connection.shared(broker.address).hello()
     assert plan(reader) == reader.initialOffset()
 
 
@@ -229,3 +234,52 @@ def test_a_broker_that_stays_away_fails_the_task(
     monkeypatch.setattr(reader_module, "FETCH_RETRY_S", 0.3)
     with pytest.raises(BrokerUnavailable, match=r"partition \d, numbers"):
         list(reader.read(task))
+
+
+def test_what_ends_by_itself_creates_no_queue(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+    """A misspelt name would read as an empty queue."""
+    connection = Connection.shared(module_broker.address)
+    reader = source(readers, module_broker.address, queue)
+    with pytest.raises(UnknownDestination, match=queue):
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(UnknownDestination, match=queue):
+        MqBatchReader(BrowseOptions.parse({"broker": module_broker.address, "queue": queue}), SCHEMA).partitions()
+    listed = connection.call("ListDestinations", admin_pb2.ListDestinationsRequest())
+    assert queue not in {each.name for each in listed.destinations}
+    plan(source(readers, module_broker.address, queue, idleWaitMs=0))
+    assert connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue)).name == queue
+
+
+def test_a_reader_without_rows_begins_anew_at_another_broker(
+    readers: list[MqStreamReader], broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> None:
+    """The other one takes over the address. Run 1 is somebody else's there, and so is what that run holds."""
+    reader = source(readers, broker.address, queue, idleWaitMs=0)
+    start = reader.initialOffset()
+    assert plan(reader) == start
+    port = int(broker.address.rpartition(":")[2])
+    broker.kill()
+    with LocalBroker(tmp_path / "strange", port=port, segment_bytes=SEGMENT_BYTES) as strange:
+        other_connection = f"mq://localhost:{port}"
+        fill(strange.address, queue, 50)
+        other = source(readers, other_connection, queue, idleWaitMs=0)
+        end = plan(other)
+        assert len(read(other, start, end)) == 50
+        assert plan(reader) == start, "what another consumer holds is not for this one"
+        fill(strange.address, queue, 5, first=50)
+        assert len(read(reader, start, plan(reader))) == 5
+        assert len(read(other, start, end)) == 50
+
+
+def test_a_reader_with_rows_refuses_another_broker(
+    readers: list[MqStreamReader], broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> None:
+    fill(broker.address, queue, 10)
+    reader = source(readers, broker.address, queue, idleWaitMs=0)
+    end = plan(reader)
+    port = int(broker.address.rpartition(":")[2])
+    broker.kill()
+    with LocalBroker(tmp_path / "strange", port=port, segment_bytes=SEGMENT_BYTES) as strange:
+        fill(strange.address, queue, 10)
+        with pytest.raises(WrongBroker):
+            plan(reader, end)

@@ -52,7 +52,8 @@ def test_rows_pass_through_with_all_that_travels(
     browsing = spark.read.format("mq").option("broker", module_broker.address).option("queue", target).schema(every_column)
     names = ["value", *(name for name in SINK_COLUMNS if name != "value")]
     found = {tuple(row) for row in plain(browsing.load().select(*names)).collect()}
-    assert found == {tuple(row) for row in plain(rows.withColumn("value", rows.value.cast("binary")).select(*names).fillna(4, ["priority"])).collect()}
+    sent = rows.withColumn("value", rows.value.cast("binary")).fillna(4, ["priority"]).select(*names)
+    assert found == {tuple(row) for row in plain(sent).collect()}
     assert {row["queue"] for row in browsing.load().collect()} == {target}
 
 

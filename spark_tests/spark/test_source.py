@@ -309,13 +309,13 @@ def test_browsing_shows_what_is_left(spark: SparkSession, module_broker: LocalBr
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"maxOffsetPerTrigger": 5}, r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
+        ({"maxOffsetPerTrigger": "5"}, r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
         ({"startingOffsets": "latest"}, "InvalidOption: option startingOffsets is 'latest'"),
         ({"poison": "bisect"}, "Unsupported: option poison"),
         ({"queue": ""}, "InvalidOption: option queue is missing"),
     ],
 )
-def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: dict[str, object], text: str) -> None:
+def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: dict[str, str], text: str) -> None:
     for reader in (spark.readStream, spark.read):
         reader.format("mq").option("broker", "mq://127.0.0.1:1").options(**({"queue": queue} | options))
         with pytest.raises(Exception, match=text):
@@ -325,12 +325,12 @@ def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: di
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
-        ({"maxOffsetPerTrigger": 5}, "value binary", r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
+        ({"maxOffsetPerTrigger": "5"}, "value binary", r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
         ({}, "value string", "InvalidRecords: .*column value is string, and must be binary"),
     ],
 )
 def test_with_a_schema_of_the_users_mistakes_fail_when_the_query_starts(
-    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str, options: dict[str, object], schema: str, text: str
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str, options: dict[str, str], schema: str, text: str
 ) -> None:
     """Spark calls nothing of ours at such a load()."""
     reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue).options(**options)

@@ -1,0 +1,104 @@
+"""The sinks without Spark around them: the calls that Spark makes, against a real broker, and what happens between them."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from mq_wire.errors import BrokerUnavailable, Unsupported
+from mq_wire.v1 import admin_pb2
+from pyspark_mq import Connection, Consumer
+from pyspark_mq import run as run_module
+from pyspark_mq import sink as sink_module
+from pyspark_mq.options import SinkOptions
+from pyspark_mq.sink import MqBatchWriter, MqStreamWriter, StagedRows
+from pyspark_mq.staging import stage
+from spark_tests.spark.queries import numbered
+from spark_tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from mq_broker import LocalBroker
+
+pytestmark = pytest.mark.timeout(50)
+
+SCHEMA = StructType([StructField("value", BinaryType())])
+
+
+def options_of(address: str, queue: str, **options: object) -> SinkOptions:
+    return SinkOptions.parse({"broker": address, "queue": queue} | {name: str(value) for name, value in options.items()})
+
+
+def waiting_in(address: str, queue: str) -> list[int]:
+    """Takes everything out of a queue."""
+    with Consumer(address, queue=queue) as consumer:
+        return [int(value) for batch in consumer.batches(timeout=0.5) for value in batch.column("value").to_pylist()]
+
+
+def staged_rows(address: str, queue: str) -> int:
+    return int(Connection.shared(address).call("Stats", admin_pb2.StatsRequest(destination=queue)).destination.staged_rows)
+
+
+def test_a_write_whose_rows_are_visible_has_succeeded(broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker goes between the commit and the forgetting of its marker: an error now would make the user write everything again."""
+    writer = MqBatchWriter(options_of(broker.address, queue), SCHEMA)
+    staged = writer.write(iter([numbered(0, 100)]))
+    forget = sink_module.forget_marker
+
+    def forget_without_broker(options: SinkOptions, owner: str) -> None:
+        broker.kill()
+        forget(options, owner)
+
+    monkeypatch.setattr(sink_module, "forget_marker", forget_without_broker)
+    writer.commit([staged])
+    broker.start()
+    assert sorted(waiting_in(broker.address, queue)) == list(range(100))
+
+
+def test_a_write_with_an_unknown_outcome_says_so(broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = MqBatchWriter(options_of(broker.address, queue), SCHEMA)
+    staged = writer.write(iter([numbered(0, 100)]))
+    broker.kill()
+    monkeypatch.setattr(sink_module, "COMMIT_RETRY_S", 0.3)
+    with pytest.raises(BrokerUnavailable, match=r"became visible is not known.*txnAppId"):
+        writer.commit([staged])
+
+
+def test_a_task_that_fails_takes_its_rows_back(module_broker: LocalBroker, queue: str) -> None:
+    """Otherwise they would take room on the broker's disk for a day."""
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield numbered(0, 10)
+        yield numbered(10, 20)
+        wait_until(lambda: staged_rows(module_broker.address, queue), message="rows are staged")
+        raise RuntimeError("as the test wants")
+
+    with pytest.raises(RuntimeError, match="as the test wants"):
+        stage(failing(), options_of(module_broker.address, queue, lingerMs=0), socket.gethostname())
+    assert staged_rows(module_broker.address, queue) == 0
+
+
+@pytest.mark.parametrize("writer", [MqStreamWriter, MqBatchWriter])
+def test_an_absent_broker_fails_a_write_as_fast_as_a_read(writer: Any, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark pickles the writer for its tasks: before that no task waits."""
+    monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.3)
+    with pytest.raises(BrokerUnavailable, match="mq broker"):
+        pickle.dumps(writer(options_of("mq://127.0.0.1:9", queue), SCHEMA))
+
+
+def test_a_continuous_query_is_named_as_the_cause(module_broker: LocalBroker, queue: str) -> None:
+    """Spark then comes with as many empty messages as there are tasks, and never lets a task write."""
+    writer = MqStreamWriter(options_of(module_broker.address, queue), SCHEMA)
+    with pytest.raises(Unsupported, match=r"trigger\(continuous=\.\.\.\).*processingTime"):
+        writer.commit([None, None], 0)
+
+
+def test_commit_messages_of_older_tasks_are_understood() -> None:
+    old = StagedRows.__new__(StagedRows)
+    old.__dict__.update(token=b"t" * 16, rows=5)
+    assert (old.query_id, old.batch_id) == ("", -1)
