@@ -90,21 +90,6 @@ def test_a_batch_that_our_sink_committed_is_no_failed_attempt(
     assert counts == [{1}]
 
 
-def test_a_checkpoint_older_than_the_queue_is_refused(
-    spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str
-) -> None:
-    fill(module_broker.address, queue, 300)
-    rows = stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=100)
-    pipe(rows, checkpoint, module_broker.address, target)
-    # The checkpoint loses batch 2 altogether: what comes as batch 2 now holds other rows.
-    for name in ("commits/2", "commits/.2.crc", "offsets/2", "offsets/.2.crc"):
-        (pathlib.Path(checkpoint) / name).unlink(missing_ok=True)
-    fill(module_broker.address, queue, 30, first=300)
-    with pytest.raises(Exception, match=r"BatchMismatch|DataLost|OffsetsUnknown"):
-        pipe(rows, checkpoint, module_broker.address, target)
-    assert sorted(values(browse(spark, module_broker.address, target).collect())) == list(range(300))
-
-
 def test_exactly_once_with_the_broker_killed_in_between(
     spark: SparkSession, broker: LocalBroker, queue: str, target: str, checkpoint: str
 ) -> None:

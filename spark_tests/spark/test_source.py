@@ -242,14 +242,6 @@ def test_another_queue_under_the_same_checkpoint_is_refused(
         run(stream(spark, module_broker.address, f"{queue}-2"), checkpoint, Collector())
 
 
-def test_a_self_join_is_refused(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
-    fill(module_broker.address, queue, 1000, batch_rows=10)
-    left, right = (stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=100).select("value") for _ in range(2))
-    query = left.join(right, "value").writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="SharedRange"):
-        finish(query)
-
-
 def test_two_queries_share_a_queue(spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path) -> None:
     fill(module_broker.address, queue, 1000)
     collectors = [Collector(), Collector()]
