@@ -122,8 +122,10 @@ class MqBatchWriter(DataSourceArrowWriter):
         if not self._reached:
             from mq_wire.limits import PROTOCOL_VERSION
             from mq_wire.v1 import admin_pb2
+            from pyspark_mq.connection import Connection
 
-            _first_call(self._options, "Hello", admin_pb2.HelloRequest(client="pyspark-mq", protocol=PROTOCOL_VERSION))
+            client = Connection.shared(self._options.broker).client
+            _first_call(self._options, "Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
             self._reached = True
         return self.__dict__
 

@@ -196,8 +196,10 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from mq_wire.limits import PROTOCOL_VERSION
         from mq_wire.v1 import admin_pb2
+        from pyspark_mq.connection import Connection
 
-        hello = self._call("Hello", admin_pb2.HelloRequest(client="pyspark-mq source", protocol=PROTOCOL_VERSION))
+        client = Connection.shared(self._options.broker).client
+        hello = self._call("Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
         if JOINS_QUERIES not in hello.features:
             return []
         return [RangePartition((), planned_on=socket.gethostname(), who=who.SerializeToString())]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mq_wire.v1 import produce_pb2
+from pyspark_mq import Connection
 from pyspark_mq.schema import SINK_COLUMNS, SOURCE_COLUMNS
 from spark_tests.spark.queries import browse, fill, finish, pipe, run, start_pipe, stream, values
 from spark_tests.support.waiting import wait_until
@@ -160,14 +162,17 @@ def test_txn_app_id_makes_a_batch_write_idempotent(spark: SparkSession, module_b
 
 
 def test_writes_inside_foreach_batch(spark: SparkSession, module_broker: LocalBroker, queue: str, target: str, checkpoint: str) -> None:
-    """Two writes of one batch carry the same query and batch; each is its own transaction."""
+    """Two writes of one batch carry the same query and batch; each is its own transaction, and names the query that it works for."""
     fill(module_broker.address, queue, 100)
 
     def fan_out(rows: DataFrame, batch: int) -> None:
         for name in ("a", "b"):
             write(rows, module_broker.address, f"{target}-{name}", txnAppId=f"{target}-{name}", txnVersion=batch)
 
-    run(stream(spark, module_broker.address, queue), checkpoint, fan_out)
+    query = run(stream(spark, module_broker.address, queue), checkpoint, fan_out)
+    listing = produce_pb2.ListMarkersRequest(prefix=f"app:{target}-")
+    markers = Connection.shared(module_broker.address).call("ListMarkers", listing).markers
+    assert {(marker.owner, marker.query_id) for marker in markers} == {(f"app:{target}-{name}", query.id) for name in ("a", "b")}
     for name in ("a", "b"):
         assert sorted(values(browse(spark, module_broker.address, f"{target}-{name}").collect())) == list(range(100))
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from mq_wire.errors import BrokerUnavailable, Unsupported
-from mq_wire.v1 import admin_pb2
+from mq_wire.v1 import admin_pb2, produce_pb2
 from pyspark_mq import Connection, Consumer
 from pyspark_mq import run as run_module
 from pyspark_mq import sink as sink_module
@@ -81,6 +81,24 @@ def test_a_task_that_fails_takes_its_rows_back(module_broker: LocalBroker, queue
     with pytest.raises(RuntimeError, match="as the test wants"):
         stage(failing(), options_of(module_broker.address, queue, lingerMs=0), socket.gethostname())
     assert staged_rows(module_broker.address, queue) == 0
+
+
+@pytest.mark.parametrize("target", ["here", ""])
+def test_a_staged_set_names_what_its_commit_will_name(module_broker: LocalBroker, queue: str, target: str) -> None:
+    """Writers of other targets of the same query leave it alone."""
+    rows = numbered(0, 10)
+    if target:
+        options = options_of(module_broker.address, queue)
+    else:
+        options = SinkOptions.parse({"broker": module_broker.address, "routebycolumns": "true"})
+        rows = rows.append_column("queue", pa.array([queue] * 10))
+    query = f"query-of-{queue}"
+    staged = stage(iter([rows]), options, socket.gethostname(), query_id=query, batch_id=3, run_id="run")
+    listed = Connection.shared(module_broker.address).call("ListStaged", produce_pb2.ListStagedRequest(query_id=query))
+    (found,) = listed.sets
+    assert (found.token, found.batch_id, list(found.destinations)) == (staged.token, 3, [queue])
+    assert found.HasField("target")
+    assert found.target == (queue if target else "")
 
 
 @pytest.mark.parametrize("writer", [MqStreamWriter, MqBatchWriter])
