@@ -197,18 +197,13 @@ def forget_marker(options: SinkOptions, owner: str) -> None:
 
 def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Throws away the sets of an aborted write. A set that was committed after all is sealed, and the broker leaves it alone."""
-    tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
-    if tokens:
-        discard(options, tokens)
-
-
-def discard(options: SinkOptions, tokens: Sequence[bytes]) -> None:
-    """Throws away staged sets that nobody will commit."""
     from mq_wire.v1 import produce_pb2
     from pyspark_mq.connection import Connection
 
-    request = produce_pb2.DiscardStagedRequest(tokens=tokens)
-    Connection.shared(options.broker).call("DiscardStaged", request, retry_timeout=COURTESY_RETRY_S)
+    tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
+    if tokens:
+        request = produce_pb2.DiscardStagedRequest(tokens=tokens)
+        Connection.shared(options.broker).call("DiscardStaged", request, retry_timeout=COURTESY_RETRY_S)
 
 
 def _first_call(options: SinkOptions, method: str, request: Any) -> Any:

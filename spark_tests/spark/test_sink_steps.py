@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from mq_wire.errors import BrokerUnavailable, Unsupported
-from mq_wire.v1 import admin_pb2, produce_pb2
+from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer
 from pyspark_mq import run as run_module
 from pyspark_mq import sink as sink_module
@@ -20,7 +19,6 @@ from pyspark_mq.options import SinkOptions
 from pyspark_mq.sink import MqBatchWriter, MqStreamWriter, StagedRows
 from pyspark_mq.staging import stage
 from spark_tests.spark.queries import numbered
-from spark_tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
@@ -38,10 +36,6 @@ def waiting_in(address: str, queue: str) -> list[int]:
     """Takes everything out of a queue."""
     with Consumer(address, queue=queue) as consumer:
         return [int(value) for batch in consumer.batches(timeout=0.5) for value in batch.column("value").to_pylist()]
-
-
-def staged_rows(address: str, queue: str) -> int:
-    return int(Connection.shared(address).call("Stats", admin_pb2.StatsRequest(destination=queue)).destination.staged_rows)
 
 
 def test_a_write_whose_rows_are_visible_has_succeeded(broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,20 +61,6 @@ def test_a_write_with_an_unknown_outcome_says_so(broker: LocalBroker, queue: str
     monkeypatch.setattr(sink_module, "COMMIT_RETRY_S", 0.3)
     with pytest.raises(BrokerUnavailable, match=r"became visible is not known.*txnAppId"):
         writer.commit([staged])
-
-
-def test_a_task_that_fails_takes_its_rows_back(module_broker: LocalBroker, queue: str) -> None:
-    """Otherwise they would take room on the broker's disk for a day."""
-
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield numbered(0, 10)
-        yield numbered(10, 20)
-        wait_until(lambda: staged_rows(module_broker.address, queue), message="rows are staged")
-        raise RuntimeError("as the test wants")
-
-    with pytest.raises(RuntimeError, match="as the test wants"):
-        stage(failing(), options_of(module_broker.address, queue, lingerMs=0), socket.gethostname())
-    assert staged_rows(module_broker.address, queue) == 0
 
 
 @pytest.mark.parametrize("target", ["here", ""])
