@@ -238,6 +238,7 @@ def test_another_queue_under_the_same_checkpoint_is_refused(
 ) -> None:
     fill(module_broker.address, queue, 10)
     run(stream(spark, module_broker.address, queue), checkpoint, Collector())
+    fill(module_broker.address, f"{queue}-2", 10)
     with pytest.raises(Exception, match=f"option queue is '{queue}-2', but the checkpoint was made with '{queue}'"):
         run(stream(spark, module_broker.address, f"{queue}-2"), checkpoint, Collector())
 
