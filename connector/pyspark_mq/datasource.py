@@ -75,7 +75,7 @@ class MqDataSource(DataSource):
         from pyspark_mq.sink import MqBatchWriter
 
         options = self._sink_options(schema, "mode('append')" if overwrite else "")
-        return MqBatchWriter(options, schema)
+        return MqBatchWriter(options, schema).reach_broker()
 
     def _sink_options(self, schema: StructType, remedy: str) -> SinkOptions:
         from mq_wire.errors import Unsupported

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import DataLost, MqError, RetryLater, StagedSetUnknown, Unsupported
+from mq_wire.errors import BrokerUnavailable, DataLost, MqError, StagedSetUnknown, StorageFailed, Unsupported
 from pyspark_mq.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -115,19 +115,20 @@ class MqBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._schema = schema
         self._planned_on = socket.gethostname()
-        self._reached = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Asks for the broker when Spark pickles the writer for its tasks: one that is absent fails the write before any task waits."""
-        if not self._reached:
-            from mq_wire.limits import PROTOCOL_VERSION
-            from mq_wire.v1 import admin_pb2
-            from pyspark_mq.connection import Connection
+    def reach_broker(self) -> MqBatchWriter:
+        """Asks for the broker before any task waits for one that is absent.
 
-            client = Connection.shared(self._options.broker).client
-            _first_call(self._options, "Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
-            self._reached = True
-        return self.__dict__
+        Raises:
+            BrokerUnavailable: nobody answers.
+        """
+        from mq_wire.limits import PROTOCOL_VERSION
+        from mq_wire.v1 import admin_pb2
+        from pyspark_mq.connection import Connection
+
+        client = Connection.shared(self._options.broker).client
+        _first_call(self._options, "Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
+        return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same query and batch."""
@@ -146,7 +147,7 @@ class MqBatchWriter(DataSourceArrowWriter):
             owner = f"write:{uuid.uuid4()}"
             try:
                 commit_staged(options, staged, owner=owner, version=0)
-            except RetryLater as error:
+            except (BrokerUnavailable, StorageFailed) as error:
                 raise type(error)(
                     f"{error}. Whether the rows of this write became visible is not known: look into the queue before writing them again. "
                     "With txnAppId and txnVersion a write can be repeated safely"

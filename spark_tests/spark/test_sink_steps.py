@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer
 from pyspark_mq import run as run_module
 from pyspark_mq import sink as sink_module
+from pyspark_mq.datasource import MqDataSource
 from pyspark_mq.options import SinkOptions
 from pyspark_mq.sink import MqBatchWriter, MqStreamWriter, StagedRows
 from pyspark_mq.staging import stage
@@ -81,12 +82,13 @@ def test_a_staged_set_names_what_its_commit_will_name(module_broker: LocalBroker
     assert found.target == (queue if target else "")
 
 
-@pytest.mark.parametrize("writer", [MqStreamWriter, MqBatchWriter])
-def test_an_absent_broker_fails_a_write_as_fast_as_a_read(writer: Any, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark pickles the writer for its tasks: before that no task waits."""
+def test_an_absent_broker_fails_a_write_as_fast_as_a_read(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any task waits: when Spark asks for a batch's writer, and when it pickles a stream's for its tasks."""
     monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.3)
     with pytest.raises(BrokerUnavailable, match="mq broker"):
-        pickle.dumps(writer(options_of("mq://127.0.0.1:9", queue), SCHEMA))
+        MqDataSource({"broker": "mq://127.0.0.1:9", "queue": queue}).writer(SCHEMA, overwrite=False)
+    with pytest.raises(BrokerUnavailable, match="mq broker"):
+        pickle.dumps(MqStreamWriter(options_of("mq://127.0.0.1:9", queue), SCHEMA))
 
 
 def test_a_continuous_query_is_named_as_the_cause(module_broker: LocalBroker, queue: str) -> None:
