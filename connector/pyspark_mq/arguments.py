@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from mq_wire.errors import InvalidOption
+from pyspark_mq.durations import seconds
 
 
 def check_timeout(timeout: Any, name: str = "timeout") -> float:
@@ -14,11 +15,8 @@ def check_timeout(timeout: Any, name: str = "timeout") -> float:
     Raises:
         InvalidOption: it is neither None nor a number of seconds.
     """
-    if timeout is None:
-        return math.inf
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
-        raise InvalidOption(f"{name}={timeout!r} is no time: give seconds, 0 or more, or None to wait for ever")
-    return float(timeout)
+    checked = seconds(name, timeout)
+    return math.inf if checked is None else checked
 
 
 def check_count(value: Any, name: str, most: int | None = None) -> int:

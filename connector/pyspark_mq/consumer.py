@@ -96,8 +96,7 @@ class Consumer:
         """Returns the next message, or None where the broker had none within `timeout` seconds (None = wait for ever).
 
         Raises:
-            BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be asked; the consumer goes on when
-                it is back.
+            BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be asked; receive again later.
             UnknownDestination, DestinationRecreated: the queue was deleted.
             SessionClosed: an operator ended this consumer.
             InvalidOption: a `timeout` that is none.

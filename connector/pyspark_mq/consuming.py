@@ -20,6 +20,7 @@ from mq_wire import errors
 from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
 from pyspark_mq import forks
+from pyspark_mq.acknowledging import Acknowledgements
 from pyspark_mq.asking import FEATURE, Asking, Asks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.deliveries import consumed
@@ -27,14 +28,9 @@ from pyspark_mq.log import LOG
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
-#: Acknowledgements are gathered so long, unless there are enough of them before.
-_LINGER_S: Final = 0.005
-_GATHERED_MAX: Final = 1000
 #: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit at a time would make the
 #: broker's deliveries ever smaller, more time would leave more rows uncharged when this process is killed.
 _REPORT_S: Final = 0.1
-#: Acknowledgements on the wire at a time; the broker reads no further where more are unanswered.
-_UNCONFIRMED_MAX: Final = 64
 #: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is read from the broker.
 _BUFFER_BYTES_MAX: Final = 64 << 20
 _UNLIMITED_BYTES: Final = 1 << 62
@@ -82,11 +78,7 @@ class Consuming:
         self._serial = 0
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = 0
         self._buffer_bytes = 0
-        self._gathered: dict[int, list[Ranges]] = {}
-        self._gathered_count = 0
-        self._unconfirmed: dict[int, int] = {}  # request id -> rows
-        self._request_id = 0
-        self._due = _NEVER  # when acknowledgements leave
+        self._acknowledgements = Acknowledgements()
         self._report_due = _NEVER  # when credit leaves
         self._ended = False
         self._call: Stream | None = None
@@ -97,7 +89,7 @@ class Consuming:
         forks.keep_for_ever(self._call)
         self.lock = threading.Lock()
         self.arrived, self.work = threading.Condition(self.lock), threading.Condition(self.lock)
-        self.broken = self.inherited = forks.inherited(f"the consumer of queue {self._queue!r}", parent)
+        self.broken = self.inherited = forks.inherited(f"the consumer of queue {self.queue!r}", parent)
         self.errors, self._call, self._thread, self._ended = [], None, None, True
 
     # -- with the lock, for the consumer ---------------------------------------------------------------------------------
@@ -139,10 +131,7 @@ class Consuming:
     def acknowledge(self, session: Session, partition: int, ranges: Ranges) -> None:
         """Gathers acknowledgements to be sent."""
         self.check_session(session)
-        self._gathered.setdefault(partition, []).append(ranges)
-        self._gathered_count += 1
-        if self._gathered_count == 1 or self._gathered_count == _GATHERED_MAX:
-            self._due = min(self._due, time.monotonic() + _LINGER_S) if self._gathered_count == 1 else 0.0
+        if self._acknowledgements.gather(partition, ranges):
             self.work.notify_all()
 
     def check_session(self, session: Session) -> None:
@@ -162,7 +151,7 @@ class Consuming:
 
     def flush_now(self) -> None:
         """Lets what was gathered leave at once."""
-        self._due = 0.0
+        self._acknowledgements.flush_now()
         self.work.notify_all()
 
     @property
@@ -173,7 +162,7 @@ class Consuming:
     @property
     def unconfirmed(self) -> bool:
         """Whether acknowledgements are gathered or on their way."""
-        return bool(self._gathered or self._unconfirmed)
+        return bool(self._acknowledgements)
 
     @property
     def is_full(self) -> bool:
@@ -211,17 +200,7 @@ class Consuming:
             request.credit.rows = credit
             self._reported += credit
             self._granted += credit
-        if (last or self._due <= now) and self._gathered and (last or len(self._unconfirmed) < _UNCONFIRMED_MAX):
-            self._due = _NEVER
-            self._request_id += 1
-            request.acknowledge.request_id = self._request_id
-            rows = 0
-            for partition, parts in self._gathered.items():
-                ranges = Ranges.union(parts)
-                rows += ranges.rows
-                request.acknowledge.partitions.add(partition=partition, ranges=ranges.to_bytes())
-            self._unconfirmed[self._request_id] = rows
-            self._gathered, self._gathered_count = {}, 0
+        self._acknowledgements.fill(request, now, last=last)
         if self._may_ask:
             request.ask.request_id = self._asks.send()
         return request if credit or request.HasField("acknowledge") or request.HasField("ask") else None
@@ -232,14 +211,12 @@ class Consuming:
         return self._asks.is_due and (self._granted > self._handed_rows or not self.unconfirmed)
 
     def _wake_at(self) -> float:
-        """When something must leave; acknowledgements wait for a confirmation where too many are on their way."""
-        if self._may_ask:
-            return 0.0
-        return min(self._report_due, self._due if len(self._unconfirmed) < _UNCONFIRMED_MAX else _NEVER)
+        """When something must leave."""
+        return 0.0 if self._may_ask else min(self._report_due, self._acknowledgements.wake_at)
 
     def _drop_session(self, why: str) -> None:
         """The stream is gone: what it delivered goes to somebody else."""
-        lost = sum(self._unconfirmed.values()) + sum(ranges.rows for parts in self._gathered.values() for ranges in parts)
+        lost = self._acknowledgements.drop()
         if lost and not self._ended:
             self._fail(
                 SessionClosed(f"{lost} acknowledged rows of queue {self.queue!r} may be delivered again: {why} before that was confirmed")
@@ -248,9 +225,8 @@ class Consuming:
         self.buffered.clear()
         self.current = None
         self.outstanding = Outstanding()
-        self._gathered, self._gathered_count, self._unconfirmed = {}, 0, {}
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = self._buffer_bytes = 0
-        self._due = self._report_due = _NEVER
+        self._report_due = _NEVER
         self.away_since = time.monotonic()
         self._asks.interrupted()
         self.arrived.notify_all()
@@ -354,7 +330,7 @@ class Consuming:
             if isinstance(failure, StorageFailed):
                 return  # on its disk or not: unconfirmed until the stream breaks, which is when the broker ends
             with self.lock:
-                self._unconfirmed.pop(header.acknowledged.request_id, None)
+                self._acknowledgements.confirmed(header.acknowledged.request_id)
                 self._confirmed_rows += header.acknowledged.rows
                 if failure is not None:
                     self._fail(failure)

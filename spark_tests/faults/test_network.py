@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from mq_broker import LocalBroker
-from pyspark_mq import connection
+from pyspark_mq import link
 from spark_tests.crash.actor import World
 from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
 from spark_tests.faults.pause import stopped
@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 @pytest.fixture
 def quick_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of this process look sooner whether the other side still lives."""
-    options: list[tuple[str, Any]] = [(name, _QUICK_KEEPALIVE.get(name, value)) for name, value in connection._CHANNEL_OPTIONS]
-    monkeypatch.setattr(connection, "_CHANNEL_OPTIONS", tuple(options))
+    options: list[tuple[str, Any]] = [(name, _QUICK_KEEPALIVE.get(name, value)) for name, value in link._CHANNEL_OPTIONS]
+    monkeypatch.setattr(link, "_CHANNEL_OPTIONS", tuple(options))
 
 
 @pytest.mark.timeout(180 + 15 * _EPISODE_ROUNDS)

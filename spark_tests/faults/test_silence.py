@@ -19,7 +19,7 @@ import pytest
 from mq_broker import LocalBroker
 from mq_wire.errors import SendOutcomeUnknown
 from mq_wire.v1 import admin_pb2
-from pyspark_mq import Connection, Consumer, Producer, connection
+from pyspark_mq import Connection, Consumer, Producer, link
 from pyspark_mq.run import Run
 from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
@@ -43,9 +43,9 @@ def broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
 @pytest.fixture
 def share_of_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     options: list[tuple[str, Any]] = [
-        (name, value // _SHARE if name in _KEEPALIVE else value) for name, value in connection._CHANNEL_OPTIONS
+        (name, value // _SHARE if name in _KEEPALIVE else value) for name, value in link._CHANNEL_OPTIONS
     ]
-    monkeypatch.setattr(connection, "_CHANNEL_OPTIONS", tuple(options))
+    monkeypatch.setattr(link, "_CHANNEL_OPTIONS", tuple(options))
 
 
 @pytest.mark.timeout(300)

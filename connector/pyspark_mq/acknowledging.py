@@ -1,0 +1,79 @@
+"""Acknowledgements of one session: gathered for a moment, on their way, confirmed."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from mq_wire.v1 import consume_pb2
+from pyspark_mq.outstanding import Ranges
+
+#: Acknowledgements are gathered so long, unless there are enough of them before.
+_LINGER_S: Final = 0.005
+_GATHERED_MAX: Final = 1000
+#: Requests on the wire at a time; the broker reads no further where more are unanswered.
+_UNCONFIRMED_MAX: Final = 64
+_NEVER: Final = float("inf")
+
+
+class Acknowledgements:
+    """Guarded by the consumer's lock."""
+
+    def __init__(self) -> None:
+        self._gathered: dict[int, list[Ranges]] = {}
+        self._count = 0
+        self._unconfirmed: dict[int, int] = {}  # request id -> rows
+        self._request_id = 0
+        self._due = _NEVER
+
+    def __bool__(self) -> bool:
+        """Whether any are gathered or on their way."""
+        return bool(self._gathered or self._unconfirmed)
+
+    def gather(self, partition: int, ranges: Ranges) -> bool:
+        """Takes some; returns whether who sends them must be woken."""
+        self._gathered.setdefault(partition, []).append(ranges)
+        self._count += 1
+        if self._count == 1:
+            self._due = min(self._due, time.monotonic() + _LINGER_S)
+        elif self._count == _GATHERED_MAX:
+            self._due = 0.0
+        return self._count in (1, _GATHERED_MAX)
+
+    def flush_now(self) -> None:
+        """Lets what was gathered leave at once."""
+        self._due = 0.0
+
+    @property
+    def _may_leave(self) -> bool:
+        return len(self._unconfirmed) < _UNCONFIRMED_MAX
+
+    @property
+    def wake_at(self) -> float:
+        """When something must leave; it waits for a confirmation where too many are on their way."""
+        return self._due if self._may_leave else _NEVER
+
+    def fill(self, request: consume_pb2.ConsumeRequest, now: float, *, last: bool) -> None:
+        """Puts what is due into a request; everything into the last one."""
+        if not self._gathered or not (last or (self._due <= now and self._may_leave)):
+            return
+        self._due = _NEVER
+        self._request_id += 1
+        request.acknowledge.request_id = self._request_id
+        rows = 0
+        for partition, parts in self._gathered.items():
+            ranges = Ranges.union(parts)
+            rows += ranges.rows
+            request.acknowledge.partitions.add(partition=partition, ranges=ranges.to_bytes())
+        self._unconfirmed[self._request_id] = rows
+        self._gathered, self._count = {}, 0
+
+    def confirmed(self, request_id: int) -> None:
+        """The broker has answered."""
+        self._unconfirmed.pop(request_id, None)
+
+    def drop(self) -> int:
+        """Forgets all, since the session is over; returns how many rows were not confirmed."""
+        rows = sum(self._unconfirmed.values()) + sum(ranges.rows for parts in self._gathered.values() for ranges in parts)
+        self._gathered, self._count, self._unconfirmed, self._due = {}, 0, {}, _NEVER
+        return rows
