@@ -257,12 +257,3 @@ def expire(ledger: Ledger) -> None:
 def forget_marker(ledger: Ledger, request: produce.ForgetMarkerRequest) -> produce.ForgetMarkerResponse:
     ledger.record(marker_forgotten={"owner": request.owner, "target": request.target})
     return produce.ForgetMarkerResponse()
-
-
-def committed_by_sink(state: State, batches: set[tuple[str, int]]) -> bool:
-    """Returns whether our sink has committed any of these (query id, batch id)."""
-    first: dict[str, int] = {}
-    for query, batch in batches:
-        owner = f"{QUERY_OWNER}{query}"
-        first[owner] = min(batch, first.get(owner, batch))
-    return any(owner in first and marker.version >= first[owner] for (owner, _), marker in state.markers.items())

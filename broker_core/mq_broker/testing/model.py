@@ -108,6 +108,13 @@ class Plan:
     read_by: int = 0
     failed: int = 0
     batches: set[tuple[str, int]] = field(default_factory=set)
+    serial: int = 0
+    committed: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether a batch has ended here."""
+        return self.acknowledged or (self.opened_by if self.returned else self.read_by) > 0
 
     @property
     def pending(self) -> bool:
@@ -120,7 +127,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Consumer:
-    """One incarnation. `plans` are all it ever had; those up to `forgotten` are no longer kept."""
+    """One incarnation. `plans` are all it ever had; rows of those up to `forgotten` are not kept, boundaries up to `unknown` not known."""
 
     name: str
     incarnation: bytes
@@ -129,6 +136,7 @@ class Consumer:
     plans: list[Plan] = field(default_factory=list)
     acknowledged: int = 0
     forgotten: int = 0
+    unknown: int = 0
 
     @property
     def next(self) -> dict[int, int]:
@@ -150,7 +158,7 @@ class Destination:
     id: bytes
     partitions: list[Partition]
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
-    ended: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    ended: dict[bytes, tuple[bytes, str, bool]] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
         return [row for partition in self.partitions for row in partition.rows]
@@ -183,6 +191,14 @@ class StagedSet:
 
 
 @dataclass(slots=True)
+class Query:
+    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our run, incarnation)."""
+
+    reads: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, tuple[str, int, bytes]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Model:
     """See the module."""
 
@@ -190,6 +206,10 @@ class Model:
     anonymous_max: int = 1000
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     run_grace_us: int = 120 * 1_000_000
+    kept_range_ttl_us: int = 24 * 3600 * 1_000_000
+    kept_boundaries: int = 100
+    kept_batches: int = 100
+    kept_ended: int = 1000
     identities: int = 0
     created: int = 0
     epoch: int = 0
@@ -200,11 +220,14 @@ class Model:
     markers: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     query_epochs: dict[str, int] = field(default_factory=dict)
     fenced: dict[str, int] = field(default_factory=dict)
+    queries: dict[str, Query] = field(default_factory=dict)
+    plans_cut: int = 0
     # Lost in a crash:
     sessions: dict[int, Session] = field(default_factory=dict)
     opened_sessions: int = 0
     runs: set[int] = field(default_factory=set)
     silent: dict[int, int] = field(default_factory=dict)
+    alone: dict[bytes, int] = field(default_factory=dict)
 
     def new_identity(self) -> bytes:
         self.identities += 1
@@ -217,7 +240,7 @@ class Model:
             for row in session.delivered:
                 if row.holder == ("session", session.number):
                     row.holder = READY
-        left.sessions, left.opened_sessions, left.runs, left.silent = {}, 0, set(), {}
+        left.sessions, left.opened_sessions, left.runs, left.silent, left.alone = {}, 0, set(), {}, {}
         return left
 
     # ---- destinations and producers
