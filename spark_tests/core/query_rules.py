@@ -15,6 +15,7 @@ from mq_broker.core.commands import (
     RowsView,
 )
 from mq_broker.testing import model_plans as plans
+from mq_broker.testing import model_queries as rules
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.core import commands
 from spark_tests.core.both_sides import (
@@ -72,7 +73,7 @@ class QueryRules(ProducingRules, ConsumingRules):
             who=commands.who(known.destination, known.destination_id, *who), query_id=known.query, batch_id=number, spark_run_id=spark_run
         )
         batch, there = (known.query, number), (known.destination, known.destination_id)
-        self.both(lambda: plans.join_query(self.model, *there, who, batch, spark_run), request, lambda reply: None)
+        self.both(lambda: rules.join_query(self.model, *there, who, batch, spark_run), request, lambda reply: None)
 
     def checkpoint(self, which: int) -> Checkpoint:
         return self.checkpoints[-1 - which % min(len(self.checkpoints), 5)]
@@ -240,7 +241,15 @@ class QueryRules(ProducingRules, ConsumingRules):
             assert got is None or got == rows
 
     @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
-    @rule(which=pick, run=pick, partition=partitions, first=st.integers(0, 20), count=st.integers(1, 20), batch=versions, accept=st.booleans())
+    @rule(
+        which=pick,
+        run=pick,
+        partition=partitions,
+        first=st.integers(0, 20),
+        count=st.integers(1, 20),
+        batch=versions,
+        accept=st.booleans(),
+    )
     def read_some(self, which: int, run: int, partition: int, first: int, count: int, batch: int, accept: bool) -> None:
         known = self.checkpoint(which)
         if known.incarnation:
@@ -272,7 +281,7 @@ class QueryRules(ProducingRules, ConsumingRules):
         expected = self.both(
             lambda: [
                 (number, row.offset)
-                for number, row, _ in plans.fetch(self.model, *there, who, where, batch, spark_run, accept)
+                for number, row, _ in rules.fetch(self.model, *there, who, where, batch, spark_run, accept)
             ],
             ResolveFetch(opened),
             lambda reply: self._read_views(reply, views),

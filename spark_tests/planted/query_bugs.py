@@ -15,7 +15,7 @@ SOURCE: Final = (
         "who asks again gets other rows under a new boundary, although some were read",
         (
             Change(
-                Plan.used.fget,
+                Plan.used,
                 "return self.acknowledged or (self.opened_by_run if self.returned else self.read_by_run) > 0",
                 "return self.acknowledged or (self.opened_by_run if self.returned else 0) > 0",
             ),

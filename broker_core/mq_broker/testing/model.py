@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mq_wire.errors import (
     NotAssigned,
@@ -21,6 +22,9 @@ from mq_wire.errors import (
     UnknownProducer,
 )
 from mq_wire.limits import AUDIT_RANGES
+
+if TYPE_CHECKING:
+    from mq_broker.testing.model_queries import Query
 
 READY, DONE = ("ready",), ("done",)
 Holder = tuple[object, ...]
@@ -188,14 +192,6 @@ class StagedSet:
     @property
     def count(self) -> int:
         return sum(len(batch.rows) for batch in self.batches)
-
-
-@dataclass(slots=True)
-class Query:
-    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our run, incarnation)."""
-
-    reads: dict[int, int] = field(default_factory=dict)
-    readers: dict[int, tuple[str, int, bytes]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
