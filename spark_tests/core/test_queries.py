@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from mq_broker.core import snapshot
+from mq_broker.core.broker import Broker
 from mq_broker.core.commands import HoldRun, ResolveFetch, Settings
 from mq_wire.errors import (
     CheckpointTooOld,
     DataLost,
     WrongBroker,
 )
+from mq_wire.store.v1 import store_pb2 as store
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.subscribe_pb2 import ReleaseConsumerRequest
 from spark_tests.core import commands
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.core.restarts import Restart, batches, lost, restarts
-from spark_tests.core.scenes import WHO, Scene
-from spark_tests.core.worlds import CLUSTER
+from spark_tests.core.scenes import QUEUE, WHO, Scene
+from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 
 
 @restarts
@@ -230,3 +233,30 @@ def test_an_application_s_commit_marks_nothing() -> None:
     scene.stage(1, batch=3, queue="elsewhere")
     scene.commit((1, 2), version=3, target="elsewhere", owner="app:q1")
     assert scene.handle(ReleaseConsumerRequest(consumer="night")).returned_rows == 1
+
+
+def test_a_snapshot_of_format_1_marks_plans_by_what_its_markers_say() -> None:
+    """It knew neither who reads for a query nor which plans are committed: any marker at or above the batch counted."""
+    scene = Scene()
+    scene.publish(4, 4)
+    query = scene.query("night")
+    query.plan(max_rows=1)
+    query.read({}, query.next, ("q1", 3))
+    state = scene.broker.state
+    snapshot.mark_all(state)
+    parts = dict(snapshot.take(state, ())[0])
+    broker, consumers = store.BrokerPart.FromString(parts["broker"]), store.ConsumersPart.FromString(parts["consumers/1"])
+    broker.plans_cut = consumers.consumers[0].plans[0].serial = 0
+    broker.markers.add(owner="query:q1", target="elsewhere", version=4, rows=1)
+    parts |= {"broker": broker.SerializeToString(), "consumers/1": consumers.SerializeToString()}
+    restored = Broker(CLUSTER, scene.settings, ListSink(), counted_ids())
+    snapshot.restore(restored.state, iter((key, body) for key, body in parts.items() if not key.startswith("queries/")))
+    known = restored.state.by_name[QUEUE].consumers[query.incarnation]
+    assert known.plans[1].committed
+    assert restored.state.queries["q1"].readers[1].incarnation == query.incarnation
+    snapshot.tidy(restored.state)
+    written = dict(snapshot.take(restored.state, parts)[0])
+    assert {"broker", "consumers/1"} <= written.keys()
+    again = Broker(CLUSTER, scene.settings, ListSink(), counted_ids())
+    snapshot.restore(again.state, iter((parts | written).items()))
+    check_same(dump_broker(again), dump_broker(restored))
