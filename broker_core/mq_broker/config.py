@@ -55,6 +55,10 @@ class BrokerConfig:
     browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)
     run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
 
+    kept_range_ttl_s: int = _setting(86_400, "acknowledged rows are kept so long for a checkpoint whose query is gone", 1)
+    consumers_max: int = _setting(100_000, "durable consumers of one destination, such as Spark queries", 1)
+    queries_max: int = _setting(100_000, "streaming queries that are known; those that neither hold nor commit anything go first", 1)
+
     segment_bytes: int = _setting(128 << 20, "size of one journal file", 8 * RECORDS_BYTES_MAX, _GIB)
     pool_segments: int = _setting(2, "empty journal files kept ready", 2, 1024)
 

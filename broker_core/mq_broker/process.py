@@ -106,6 +106,9 @@ def _core_settings(config: BrokerConfig) -> Settings:
         staged_ttl_us=config.staged_ttl_s * 1_000_000,
         browse_ttl_us=config.browse_ttl_s * 1_000_000,
         run_grace_us=config.run_grace_s * 1_000_000,
+        kept_range_ttl_us=config.kept_range_ttl_s * 1_000_000,
+        consumers_max=config.consumers_max,
+        queries_max=config.queries_max,
         anonymous_producers_max=config.anonymous_producers_max,
         # An operator who ends a session must not end another one that has its number in the next life of the broker.
         first_session=int(time.time()) % 1_000_000 * 1000 + 1,

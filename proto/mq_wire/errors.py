@@ -19,7 +19,7 @@
     │   ├── SequenceReused        a sequence came again with other content
     │   ├── OutOfWindow           a sequence below all that the audit still remembers
     │   ├── NotAssigned           acknowledgement of rows that this consumer does not hold
-    │   └── SharedRange           one query reads one queue twice: use a topic
+    │   └── SharedRange           one query has two readers of one queue: read once, reuse the DataFrame
     ├── Replaced              somebody newer took over: stop, or start anew
     │   ├── ProducerFenced        a newer epoch of this producer name
     │   ├── RunFenced             a newer run of this consumer
@@ -27,9 +27,9 @@
     │   ├── EpochFenced           a newer writer of this query's batch
     │   └── SessionClosed         the stream that these deliveries came from is gone
     ├── StateMismatch         checkpoint and broker disagree: a human must look
-    │   ├── WrongBroker           offsets of another broker
+    │   ├── WrongBroker           offsets, or a run, of another broker
     │   ├── DestinationRecreated  offsets of a destination that was deleted and created again
-    │   ├── CheckpointTooOld      the checkpoint is older than the queue
+    │   ├── CheckpointTooOld      the checkpoint is older than the queue, or lost its last batches
     │   ├── OffsetsUnknown        numbers that this broker never gave: restored from a backup?
     │   ├── DataLost              rows that were asked for are no longer kept
     │   ├── BatchMismatch         a committed batch came again with another number of rows
@@ -178,7 +178,7 @@ class NotAssigned(FixTheCall):
 
 
 class SharedRange(FixTheCall):
-    """Two readers of one queue in one batch of one query."""
+    """Two readers of one queue in one query, or a checkpoint that lost its first batch."""
 
     code = "SHARED_RANGE"
 
@@ -214,7 +214,7 @@ class SessionClosed(Replaced):
 
 
 class WrongBroker(StateMismatch):
-    """Offsets of another broker."""
+    """Offsets, or a run, of another broker."""
 
     code = "WRONG_BROKER"
 
@@ -226,7 +226,7 @@ class DestinationRecreated(StateMismatch):
 
 
 class CheckpointTooOld(StateMismatch):
-    """The checkpoint is older than the queue."""
+    """The checkpoint is older than the queue, or lost its last batches."""
 
     code = "CHECKPOINT_TOO_OLD"
 

@@ -20,7 +20,7 @@ from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.worlds import ListWorld, ReadRow
 
 PARTITIONS = 2
-SETTINGS = Settings(default_partitions=PARTITIONS, anonymous_producers_max=2)
+SETTINGS = Settings(default_partitions=PARTITIONS, anonymous_producers_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4)
 UNNAMED = ["a" * 32, "b" * 32, "c" * 32]
 BYTES = 1 << 40
 
@@ -37,10 +37,11 @@ newer_epochs = st.integers(0, 4)
 
 @dataclass
 class Checkpoint:
-    """What a query remembers: whose offsets, and every boundary it was ever given."""
+    """What a query remembers: whose offsets, and every boundary it was ever given; the batch number of a range is the place of its end."""
 
     destination: str
     name: str
+    query: str = ""
     destination_id: bytes = b""
     incarnation: bytes = b""
     boundaries: list[dict[int, int]] = field(default_factory=lambda: [{}])
@@ -53,7 +54,7 @@ class BothSides(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model(partitions=PARTITIONS, anonymous_max=2)
+        self.model = Model(partitions=PARTITIONS, anonymous_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4)
         self.arrived: list[tuple[list[int], RowsView]] = []
         self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
         self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]] = []

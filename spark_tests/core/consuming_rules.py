@@ -158,16 +158,17 @@ class ConsumingRules(BothSides):
 
         self.both(expect, admin.DeleteDestinationRequest(name=name, destination_id=identity), lambda reply: None)
 
-    @rule(hours=st.sampled_from([0, 1, 25]), minutes=st.sampled_from([0, 1, 3]))
-    def time_passes(self, hours: int, minutes: int) -> None:
+    @rule(hours=st.sampled_from([0, 1, 25]), minutes=st.sampled_from([0, 1, 3]), short=st.booleans())
+    def time_passes(self, hours: int, minutes: int, short: bool) -> None:
         self.world.now_us += (hours * 60 + minutes) * 60_000_000
 
         def expect() -> None:
             self.model.count_duplicates()
             staging.expire(self.model, self.now)
             plans.watch_runs(self.model, self.now)
+            plans.forget_kept(self.model, self.now, short)
 
-        self.both(expect, Tick(), lambda reply: None)
+        self.both(expect, Tick(short), lambda reply: None)
 
 
 def _ranges(rows: set[tuple[int, int]]) -> list[tuple[int, np.ndarray, np.ndarray]]:

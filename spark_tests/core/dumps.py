@@ -39,6 +39,13 @@ def dump_broker(broker: Broker) -> Dump:
         },
         "markers": {key: (m.version, m.rows, m.query_id, m.time_us) for key, m in state.markers.items()},
         "epochs": {q.query_id: dict(q.epochs) for q in state.queries.values() if q.epochs},
+        "plans_cut": state.plans_cut,
+        "reads": {q.query_id: dict(q.reads) for q in state.queries.values() if q.reads},
+        "readers": {
+            q.query_id: {n: (r.spark_run_id, r.run, r.incarnation) for n, r in q.readers.items() if n in state.by_number}
+            for q in state.queries.values()
+            if any(n in state.by_number for n in q.readers)
+        },
         "fenced": {q.query_id: q.fenced_through for q in state.queries.values() if q.fenced_through is not None},
     }
 
@@ -73,7 +80,7 @@ def _destination(destination: Destination) -> Dump:
         "number": destination.number,
         "id": destination.destination_id,
         "partitions": [_partition(partition, held[number]) for number, partition in enumerate(destination.partitions)],
-        "ended": dict(destination.ended),
+        "ended": {incarnation: tuple(how) for incarnation, how in destination.ended.items()},
         "consumers": {
             incarnation: {
                 "name": consumer.name,
@@ -83,11 +90,13 @@ def _destination(destination: Destination) -> Dump:
                 "floor": consumer.floor,
                 "acknowledged": consumer.acknowledged_plan,
                 "next_plan": consumer.next_plan,
+                "past": {p.number: (p.end, p.returned, p.used, p.serial) for p in consumer.past.values()},
                 "plans": {
                     plan.number: (
                         {n: (first, [(p, [*o]) for p, o in selection.lanes]) for n, (first, selection) in plan.assignments.items()},
                         (plan.run, plan.end, plan.returned, plan.acknowledged),
                         (plan.opened_by_run, plan.read_by_run, plan.failed_attempts, plan.batches),
+                        (plan.serial, plan.committed),
                     )
                     for plan in consumer.plans.values()
                 },
@@ -137,6 +146,13 @@ def dump_model(model: Model) -> Dump:
         },
         "markers": dict(model.markers),
         "epochs": {query: dict(epochs) for query, epochs in model.query_epochs.items() if epochs},
+        "plans_cut": model.plans_cut,
+        "reads": {name: dict(query.reads) for name, query in model.queries.items() if query.reads},
+        "readers": {
+            name: there
+            for name, query in model.queries.items()
+            if (there := {n: reader for n, reader in query.readers.items() if any(d.number == n for d in model.destinations.values())})
+        },
         "fenced": dict(model.fenced),
     }
 
@@ -153,9 +169,13 @@ def _plain_destination(destination: plain.Destination) -> Dump:
                 "run": consumer.run,
                 "minted_by": consumer.minted_by,
                 "next": consumer.next,
-                "floor": consumer.boundary(consumer.forgotten),
+                "floor": consumer.boundary(consumer.unknown),
                 "acknowledged": consumer.acknowledged,
                 "next_plan": len(consumer.plans) + 1,
+                "past": {
+                    plan.number: (plan.end, plan.returned, plan.used, plan.serial)
+                    for plan in consumer.plans[consumer.unknown : consumer.forgotten]
+                },
                 "plans": {plan.number: _plain_plan(plan) for plan in consumer.kept()},
             }
             for incarnation, consumer in destination.consumers.items()
@@ -172,6 +192,7 @@ def _plain_plan(plan: plain.Plan) -> tuple[Any, ...]:
         assignments,
         (plan.run, plan.end, plan.returned, plan.acknowledged),
         (plan.opened_by, plan.read_by, plan.failed, plan.batches),
+        (plan.serial, plan.committed),
     )
 
 

@@ -15,6 +15,7 @@ from mq_broker.core.commands import (
     RowsView,
 )
 from mq_broker.testing import model_plans as plans
+from mq_broker.testing import model_queries as rules
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.core import commands
 from spark_tests.core.both_sides import (
@@ -49,9 +50,30 @@ class QueryRules(ProducingRules, ConsumingRules):
         runs = [*self.runs[-1:] * 4, *self.runs, self.model.epoch + 1]
         return runs[which % len(runs)]
 
-    @rule(name=destinations, consumer=st.sampled_from(["", "", "night"]))
-    def new_checkpoint(self, name: str, consumer: str) -> None:
-        self.checkpoints.append(Checkpoint(name, consumer))
+    @rule(name=destinations, consumer=st.sampled_from(["", "", "night"]), query=st.sampled_from(["own", "own", "own", "", "q0", "q1"]))
+    def new_checkpoint(self, name: str, consumer: str, query: str = "own") -> None:
+        """Some queries have two readers, by mistake; of some the broker is not told."""
+        own = f"c{len(self.checkpoints)}"
+        self.checkpoints.append(Checkpoint(name, consumer, own if query == "own" else query))
+
+    @rule(which=pick, count=st.sampled_from([1, 1, 1, 2, 99]))
+    def lose_files(self, which: int, count: int) -> None:
+        """The last files of a checkpoint are gone: the query goes on before them, under the same numbers."""
+        known = self.checkpoint(which)
+        del known.boundaries[max(len(known.boundaries) - count, 1) :]
+        if known.boundaries == [{}]:
+            known.incarnation = known.destination_id = b""
+
+    @rule(which=pick, run=pick, number=versions, is_alone=st.booleans())
+    def join_query(self, which: int, run: int, number: int, is_alone: bool) -> None:
+        known = self.checkpoint(which)
+        who = (known.name, known.incarnation, self.run(run))
+        spark_run = f"spark run of {who[2]}" if is_alone else "one spark run"
+        request = wire.JoinQueryRequest(
+            who=commands.who(known.destination, known.destination_id, *who), query_id=known.query, batch_id=number, spark_run_id=spark_run
+        )
+        batch, there = (known.query, number), (known.destination, known.destination_id)
+        self.both(lambda: rules.join_query(self.model, *there, who, batch, spark_run), request, lambda reply: None)
 
     def checkpoint(self, which: int) -> Checkpoint:
         return self.checkpoints[-1 - which % min(len(self.checkpoints), 5)]
@@ -60,17 +82,21 @@ class QueryRules(ProducingRules, ConsumingRules):
         which=pick,
         run=pick,
         max_rows=st.sampled_from([0, 1, 5]),
-        batch=st.tuples(queries, versions),
+        other=st.one_of(st.none(), st.none(), st.none(), st.tuples(queries, versions)),
         until=st.sampled_from(["planned", "opened", "read", "staged", "committed", "acknowledged"]),
+        accept=st.booleans(),
     )
-    def query_step(self, which: int, run: int, max_rows: int, batch: tuple[str, int], until: str) -> None:
-        """A batch of a query as Spark runs it, up to some point."""
+    def query_step(
+        self, which: int, run: int, max_rows: int, other: tuple[str, int] | None, until: str, accept: bool = False
+    ) -> None:
+        """A batch of a query as Spark runs it, up to some point; `other`: under another number than its own."""
         known = self.checkpoint(which)
         start = known.boundaries[-1]
-        self.plan(which, 0, run, max_rows, 0, None)
+        self.plan(which, 0, run, max_rows, 0, None, accept)
         if until == "planned" or not known.incarnation:
             return
-        self._read_range(known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None)
+        batch = other or (known.query, len(known.boundaries) - 1)
+        self._read_range(known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None, accept)
         if until in ("staged", "committed"):
             self.stage(known.destination, 0, *batch, None, [4, 4], more=False, newer=1)
         if until == "committed" and batch[0]:
@@ -78,6 +104,45 @@ class QueryRules(ProducingRules, ConsumingRules):
             self._commit([(token, held.count if held is not None else 1)], f"query:{batch[0]}", "", batch[1], wrong=0, keep=False)
         if until == "acknowledged":
             self.acknowledge_range(which, run, 0)
+
+    @rule(
+        name=destinations, count=st.integers(1, 6), lost=st.sampled_from([0, 1, 1, 2, 3, 99]), accept=st.booleans(), gone=st.booleans()
+    )
+    def long_query(self, name: str, count: int, lost: int, accept: bool, gone: bool) -> None:
+        """Some batches, one after the other; then the checkpoint loses its last files, and the query goes on."""
+        if not self.checkpoints or self.checkpoints[-1].destination != name or not self.checkpoints[-1].query:
+            self.new_checkpoint(name, "", "own")
+        for _ in range(count):
+            self.load(name, [(0, [4]), (1, [7, 4])])
+            self.query_step(0, 0, 2, None, "read")
+        self.plan(0, 0, 0, 1, 99, None)
+        if lost:
+            self.lose_files(0, lost)
+            if gone:
+                self.close_run(0)
+                self.time_passes(25, 0, False)
+                self.time_passes(25, 0, False)
+            self.hold_run(0)
+            for _ in range(3):
+                self.query_step(0, 0, 2, None, "read", accept)
+
+    @rule(name=destinations, rows=st.booleans(), join=st.booleans())
+    def read_twice(self, name: str, rows: bool, join: bool) -> None:
+        """One query with two readers of one queue."""
+        self.load(name, [(0, [4] * 6)])
+        query = f"twice{len(self.checkpoints)}"
+        for _ in range(2):
+            self.hold_run(0)
+            self.new_checkpoint(name, "", query)
+            if join:
+                self.join_query(0, 0, 0, is_alone=False)
+            if rows:
+                self.plan(0, 0, 0, 2, 0, None)
+        for which in (0, 1):
+            known = self.checkpoint(which)
+            if known.incarnation:
+                run = self.runs[-1 - which]
+                self._read_range(known, run, {}, known.boundaries[-1], (query, 1), False)
 
     @rule(name=destinations, consumer=st.sampled_from(["night", "day"]), batch=st.tuples(queries, versions), waiting=st.booleans())
     def take_over(self, name: str, consumer: str, batch: tuple[str, int], waiting: bool) -> None:
@@ -96,8 +161,11 @@ class QueryRules(ProducingRules, ConsumingRules):
         max_rows=st.sampled_from([0, 1, 5, 11]),
         min_rows=st.sampled_from([0, 0, 6]),
         below=st.one_of(st.none(), st.dictionaries(partitions, st.integers(0, 30))),
+        accept=st.booleans(),
     )
-    def plan(self, which: int, back: int, run: int, max_rows: int, min_rows: int, below: dict[int, int] | None) -> None:
+    def plan(
+        self, which: int, back: int, run: int, max_rows: int, min_rows: int, below: dict[int, int] | None, accept: bool = False
+    ) -> None:
         known = self.checkpoint(which)
         start = known.boundaries[-1 - back % len(known.boundaries)]
         number = self.run(run)
@@ -109,6 +177,7 @@ class QueryRules(ProducingRules, ConsumingRules):
             bounded=below is not None,
             available_below=commands.positions(below or {}),
             create=True,
+            accept_data_loss=accept,
         )
 
         def expect() -> Any:
@@ -116,7 +185,7 @@ class QueryRules(ProducingRules, ConsumingRules):
                 destination = plans.destination_of(self.model, known.destination, known.destination_id)
             else:
                 destination = self.model.destination(known.destination)
-            return plans.plan(self.model, destination, known.name, known.incarnation, number, start, max_rows, min_rows, below)
+            return plans.plan(self.model, destination, known.name, known.incarnation, number, start, max_rows, min_rows, below, accept)
 
         planned = self.both(expect, request, lambda r: None if r.idle else (r.incarnation, dict(r.end.next), r.rows))
         if planned is not None:
@@ -126,43 +195,77 @@ class QueryRules(ProducingRules, ConsumingRules):
                 known.boundaries.append(planned[1])
 
     @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
-    @rule(which=pick, run=pick, after=pick, through=pick, query=queries, batch=versions, read=st.booleans())
-    def read_range(self, which: int, run: int, after: int, through: int, query: str, batch: int, read: bool) -> None:
+    @rule(
+        which=pick,
+        run=pick,
+        after=pick,
+        through=pick,
+        other=st.one_of(st.none(), st.tuples(queries, versions)),
+        read=st.booleans(),
+        accept=st.booleans(),
+    )
+    def read_range(
+        self, which: int, run: int, after: int, through: int, other: tuple[str, int] | None, read: bool, accept: bool
+    ) -> None:
         known = self.checkpoint(which)
         if not known.incarnation:
             return
         last = known.boundaries[-1 - through % min(len(known.boundaries), 3)]
         start = known.boundaries[max(known.boundaries.index(last) - 1 - after % 2, 0)]
-        self._read_range(known, self.run(run), start, last, (query, batch) if read else None)
+        batch = other or (known.query, known.boundaries.index(last))
+        self._read_range(known, self.run(run), start, last, batch if read else None, accept)
 
     def _read_range(
-        self, known: Checkpoint, run: int, start: dict[int, int], last: dict[int, int], batch: tuple[str, int] | None
+        self,
+        known: Checkpoint,
+        run: int,
+        start: dict[int, int],
+        last: dict[int, int],
+        batch: tuple[str, int] | None,
+        accept: bool,
     ) -> None:
         """Opens a range, and reads it where there is a batch to read it for."""
         who = (known.name, known.incarnation, run)
         ref = commands.who(known.destination, known.destination_id, *who)
-        parts = self.both(
-            lambda: plans.open_range(self.model, known.destination, known.destination_id, who, start, last),
-            wire.OpenRangeRequest(who=ref, start=commands.positions(start), end=commands.positions(last)),
-            lambda reply: {part.partition: (part.first, part.last, part.rows) for part in reply.parts},
+        opened = self.both(
+            lambda: plans.open_range(self.model, known.destination, known.destination_id, who, start, last, accept),
+            wire.OpenRangeRequest(
+                who=ref, start=commands.positions(start), end=commands.positions(last), accept_data_loss=accept
+            ),
+            lambda reply: ({part.partition: (part.first, part.last, part.rows) for part in reply.parts}, reply.data_loss),
         )
-        if parts is None or batch is None:
+        if opened is None or batch is None:
             return
-        for partition, (first, end, rows) in sorted(parts.items()):
-            got = self.fetch(known, who, (partition, first, end), batch)
+        for partition, (first, end, rows) in sorted(opened[0].items()):
+            got = self.fetch(known, who, (partition, first, end), batch, accept)
             assert got is None or got == rows
 
     @precondition(lambda self: any(c.incarnation for c in self.checkpoints))
-    @rule(which=pick, run=pick, partition=partitions, first=st.integers(0, 20), count=st.integers(1, 20), query=queries, batch=versions)
-    def read_some(self, which: int, run: int, partition: int, first: int, count: int, query: str, batch: int) -> None:
+    @rule(
+        which=pick,
+        run=pick,
+        partition=partitions,
+        first=st.integers(0, 20),
+        count=st.integers(1, 20),
+        batch=versions,
+        accept=st.booleans(),
+    )
+    def read_some(self, which: int, run: int, partition: int, first: int, count: int, batch: int, accept: bool) -> None:
         known = self.checkpoint(which)
         if known.incarnation:
-            self.fetch(known, (known.name, known.incarnation, self.run(run)), (partition, first, first + count), (query, batch))
+            who = (known.name, known.incarnation, self.run(run))
+            self.fetch(known, who, (partition, first, first + count), (known.query, batch), accept)
 
     def fetch(
-        self, known: Checkpoint, who: tuple[str, bytes, int], where: tuple[int, int, int], batch: tuple[str, int]
+        self,
+        known: Checkpoint,
+        who: tuple[str, bytes, int],
+        where: tuple[int, int, int],
+        batch: tuple[str, int],
+        accept: bool,
     ) -> int | None:
         """Returns how many rows came, None for an error."""
+        spark_run = f"spark run of {who[2]}"
         opened = wire.OpenFetch(
             who=commands.who(known.destination, known.destination_id, *who),
             partition=where[0],
@@ -170,12 +273,15 @@ class QueryRules(ProducingRules, ConsumingRules):
             last=where[2],
             query_id=batch[0],
             batch_id=batch[1],
+            spark_run_id=spark_run,
+            accept_data_loss=accept,
         )
+        there = (known.destination, known.destination_id)
         views: list[RowsView] = []
         expected = self.both(
             lambda: [
                 (number, row.offset)
-                for number, row, _ in plans.fetch(self.model, known.destination, known.destination_id, who, where, batch)
+                for number, row, _ in rules.fetch(self.model, *there, who, where, batch, spark_run, accept)
             ],
             ResolveFetch(opened),
             lambda reply: self._read_views(reply, views),

@@ -161,19 +161,26 @@ class Query:
             self.destination_id, self.incarnation, self.next = reply.destination_id, reply.incarnation, dict(reply.end.next)
         return reply
 
-    def open(self, start: Numbers, end: Numbers) -> list[tuple[int, int, int, int]]:
+    def open(self, start: Numbers, end: Numbers, **more: Any) -> list[tuple[int, int, int, int]]:
         """(partition, first, last, rows) of each part."""
-        request = wire.OpenRangeRequest(who=self.who, start=commands.positions(start), end=commands.positions(end))
+        request = wire.OpenRangeRequest(who=self.who, start=commands.positions(start), end=commands.positions(end), **more)
         return [(part.partition, part.first, part.last, part.rows) for part in self.scene.handle(request).parts]
 
-    def fetch(self, first: int, last: int, partition: int = 0, batch: tuple[str, int] = ("", 0)) -> list[ReadRow]:
-        opened = wire.OpenFetch(who=self.who, partition=partition, first=first, last=last, query_id=batch[0], batch_id=batch[1])
+    def fetch(self, first: int, last: int, partition: int = 0, batch: tuple[str, int] = ("", 0), **more: Any) -> list[ReadRow]:
+        """`more`: spark_run_id (by default one for each run), accept_data_loss."""
+        more.setdefault("spark_run_id", f"spark run of {self.run}")
+        opened = wire.OpenFetch(who=self.who, partition=partition, first=first, last=last, query_id=batch[0], batch_id=batch[1], **more)
         return self.scene.read_all(self.scene.handle(ResolveFetch(opened)))
 
-    def read(self, start: Numbers, end: Numbers, batch: tuple[str, int] = ("", 0)) -> list[ReadRow]:
+    def read(self, start: Numbers, end: Numbers, batch: tuple[str, int] = ("", 0), **more: Any) -> list[ReadRow]:
         """Opens the range and reads all of it."""
-        parts = self.open(start, end)
-        return [row for partition, first, last, _ in parts for row in self.fetch(first, last, partition, batch)]
+        parts = self.open(start, end, accept_data_loss=more.get("accept_data_loss", False))
+        return [row for partition, first, last, _ in parts for row in self.fetch(first, last, partition, batch, **more)]
+
+    def join(self, query: str = "q1", batch: int = 0, spark_run_id: str = "") -> None:
+        """Says that it reads in a batch of a query."""
+        spark_run_id = spark_run_id or f"spark run of {self.run}"
+        self.scene.handle(wire.JoinQueryRequest(who=self.who, query_id=query, batch_id=batch, spark_run_id=spark_run_id))
 
     def acknowledge(self, end: Numbers) -> int:
         rows: int = self.scene.handle(wire.AcknowledgeRangeRequest(who=self.who, end=commands.positions(end))).rows

@@ -117,8 +117,8 @@ def test_the_last_acknowledged_plan_stays_readable_until_the_next_is_acknowledge
     with pytest.raises(DataLost):
         query.fetch(0, 1)
     assert [row.offset for row in query.read({0: 1}, {0: 2})] == [1]
-    query.plan(start={0: 1})
-    assert [row.offset for row in query.read({0: 1}, query.next)] == [1, 2], "a checkpoint that lost its last batch gets it again"
+    assert query.plan(start={0: 1}).rows == 1
+    assert [row.offset for row in query.read({0: 1}, query.next)] == [1], "a checkpoint that lost its last batch gets it again, as it was"
 
 
 def test_minimum_rows_are_asked_of_what_is_ready() -> None:

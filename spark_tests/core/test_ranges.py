@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.commands import HoldRun, Settings, Tick
-from mq_wire.errors import DataLost, EpochFenced, InvalidRequest, OffsetsUnknown, SharedRange, StagedSetUnknown, UnknownDestination
+from mq_wire.errors import DataLost, EpochFenced, InvalidRequest, OffsetsUnknown, StagedSetUnknown, UnknownDestination
 from spark_tests.core.scenes import Query, Scene
 
 
@@ -181,18 +181,6 @@ def test_runs_of_hosts_that_do_not_come_back_end_after_a_while() -> None:
 def test_a_run_that_was_never_given_cannot_be_held() -> None:
     with pytest.raises(InvalidRequest, match="run 1 was never given"):
         Scene().handle(HoldRun(1))
-
-
-def test_one_batch_of_one_query_cannot_read_a_queue_twice() -> None:
-    scene, left = planned(4, 4)
-    scene.publish(4)
-    right = scene.query()
-    right.plan()
-    left.read({}, left.next, batch=("q1", 0))
-    with pytest.raises(SharedRange, match="Use a topic"):
-        right.read({}, right.next, batch=("q1", 0))
-    assert len(right.read({}, right.next, batch=("q1", 1))) == 1
-    assert len(right.read({}, right.next)) == 1, "where Spark hides the batch there is nothing to compare"
 
 
 def test_a_takeover_drops_the_output_of_what_it_frees_and_keeps_out_what_comes_later() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, planning, ranges, staging
-from mq_broker.core.consumer import Consumer
+from mq_broker.core import apply, planning, queries, ranges, snapshot, staging
+from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
 from mq_broker.core.staged import StagedSets
 from spark_tests.planted.mutation import Bug, Change
@@ -15,9 +15,74 @@ SOURCE: Final = (
     Bug(
         "a plan is cut anew after it was read",
         "who asks again gets other rows under a new boundary, although some were read",
-        (Change(planning.plan, "if later.number > through and later.read_by_run:", "if False:"),),
+        (
+            Change(
+                Plan.used,
+                "return self.acknowledged or (self.opened_by_run if self.returned else self.read_by_run) > 0",
+                "return self.acknowledged or (self.opened_by_run if self.returned else 0) > 0",
+            ),
+        ),
         "model",
-        is_rare=True,
+    ),
+    Bug(
+        "an acknowledged plan is passed over",
+        "a checkpoint that lost its last batch gets a plan of new rows under the number of that batch",
+        (Change(Consumer.used_after, "if plan.number > number and plan.used)", "if plan.number > number and plan.used and plan.pending)"),),
+        "model",
+    ),
+    Bug(
+        "a plan that was cut after its batch was read is read under it",
+        "a query over two queues, or with a new incarnation, puts new rows into a batch whose number its sink knows",
+        (Change(queries.check_batch, "any(serial > read for serial in serials)", "False"),),
+        "model",
+    ),
+    Bug(
+        "the count of plans is not in the snapshot",
+        "after a restart a new plan counts as older than batches that were read before",
+        (Change(snapshot._restore_broker, "state.plans_cut = part.plans_cut", "pass"),),
+        "model",
+    ),
+    Bug(
+        "boundaries are forgotten at a restart",
+        "a checkpoint that lost two batches is told that its offsets were never given",
+        (
+            Change(
+                snapshot._consumers_part,
+                "plans=[*(_past_part(past) for past in consumer.past.values()), *_plan_parts(destination, consumer)],",
+                "plans=[*_plan_parts(destination, consumer)],",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "a second reader is welcome",
+        "a self-join shares the messages out between its two sides",
+        (
+            Change(
+                queries.join,
+                "if known.incarnation and who.incarnation and known.incarnation != who.incarnation:",
+                "if False:",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "a commit marks what other batches read",
+        "rows of a batch that was never committed count as acknowledged when their consumer ends",
+        (
+            Change(
+                Consumer.mark_committed,
+                "if batch in plan.batches and not plan.committed]",
+                "if any(batch[0] == query for query, _ in plan.batches) and not plan.committed]",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "a run is held at any broker",
+        "a query at an old address gets a run and the consumer of somebody else, and acknowledges its rows",
+        (Change(ranges.hold_run, "if command.cluster_id and command.cluster_id != state.cluster_id:", "if False:"),),
+        "simulation",
     ),
     Bug(
         "an assignment answered before it is durable",
@@ -76,19 +141,7 @@ SOURCE: Final = (
     Bug(
         "a range acknowledged is let go at once",
         "the last acknowledged batch cannot be read again",
-        (
-            Change(
-                Consumer.acknowledge,
-                """
-                gone = [plan for number, plan in self.plans.items() if number <= self.acknowledged_plan]
-                self.floor = self.boundary(self.acknowledged_plan)
-                """,
-                """
-                gone = [plan for number, plan in self.plans.items() if number <= through]
-                self.floor = self.boundary(through)
-                """,
-            ),
-        ),
+        (Change(apply._plans_acknowledged, "before = consumer.acknowledged_plan", "before = what.through"),),
         "simulation",
     ),
     Bug(
@@ -246,7 +299,7 @@ SINK: Final = (
     Bug(
         "a release returns rows of a committed batch",
         "what our sink has committed goes to others all the same",
-        (Change(planning.end_consumer, "done = [plan for plan in pending if plan.batches and", "done = [plan for plan in () if"),),
+        (Change(planning.end_consumer, "done = [plan for plan in pending if plan.committed]", "done = []"),),
         "simulation",
     ),
     Bug(

@@ -267,13 +267,13 @@ class ConsumeLink(_RowsLink):
 class RunLink(Link):
     """The life of a run. `run` is its number once the broker has said it."""
 
-    def __init__(self, network: Network, run: int = 0) -> None:
+    def __init__(self, network: Network, run: int = 0, cluster_id: bytes = b"") -> None:
         super().__init__(network)
         self.run = 0
         self._asked = False
         self._held = 0
         self.error: MqError | None = None
-        self.send(HoldRun(run))
+        self.send(HoldRun(run, cluster_id))
 
     @property
     def done(self) -> bool:

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from mq_wire.errors import EpochFenced, MqError, StagedSetUnknown, StoreFull
+from mq_wire.errors import CheckpointTooOld, EpochFenced, MqError, StagedSetUnknown, StoreFull
 from mq_wire.v1 import produce_pb2
 from spark_tests.oracle.marked import Ids, Rows, ids_of, producers_of
 from spark_tests.simulation.client import Asking, World
-from spark_tests.simulation.readers import Crashed, Reader
+from spark_tests.simulation.readers import Crashed, Reader, Refused
 from spark_tests.simulation.writers import new_token, stage
 
 _COUNTER_BITS: Final = 14
@@ -50,6 +50,8 @@ class Pipeline(Reader):
         if error is None:
             return
         self.counts[f"pipeline: {type(error).__name__}"] += 1
+        if isinstance(error, CheckpointTooOld) and self._has_lost_files:
+            raise Refused
         if not isinstance(error, (EpochFenced, StagedSetUnknown, StoreFull)):
             self.history.note(f"{self.name}, batch {batch}: {type(error).__name__}: {error}")
         raise Crashed

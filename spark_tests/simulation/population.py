@@ -12,6 +12,7 @@ from spark_tests.simulation.operators import Administrator, Browser, Operator
 from spark_tests.simulation.pipelines import Pipeline
 from spark_tests.simulation.producers import Producer
 from spark_tests.simulation.readers import Reader
+from spark_tests.simulation.strangers import Stranger
 from spark_tests.simulation.writers import Writer
 
 #: Taken from by connected consumers; read by readers or pipelines; written by pipelines.
@@ -38,6 +39,7 @@ def population(world: World, rng: random.Random) -> tuple[list[Client], list[str
         clients += [Operator(world, SHARED, number + 10) for number in range(1) if rng.random() < 0.2]
         drained.append(SHARED)
     if RANGES in queues:
+        clients += [Stranger(world, RANGES, number) for number in range(2) if rng.random() < 0.15]
         clients += [Operator(world, RANGES, number) for number in range(2) if rng.random() < 0.15]
         named = rng.random() < 0.5
         if rng.random() < 0.5:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mq_wire.errors import IncarnationSuperseded, MqError, RunFenced, StoreFull
+from mq_wire.errors import CheckpointTooOld, DataLost, IncarnationSuperseded, MqError, RunFenced, SharedRange, StoreFull
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import Positions
@@ -26,12 +26,16 @@ class Superseded(Exception):
     """Its checkpoint is of no use any more."""
 
 
+class Refused(Exception):
+    """Its checkpoint lost files, and the broker says so: somebody starts it with a new one, and frees what the old one holds."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What survives a crash: where the last finished batch ended, and the end of the next one where that was written down.
 
     Attributes:
-        previous: start of the last finished batch; it stays readable until the next one is acknowledged.
+        starts: of the finished batches, oldest first. The last of these stays readable until the next one is acknowledged.
         query: under which the batches are numbered.
         batch: number of the next batch.
     """
@@ -41,7 +45,7 @@ class Checkpoint:
     batch: int = 0
     done: dict[int, int] = field(default_factory=dict)
     planned: dict[int, int] | None = None
-    previous: dict[int, int] | None = None
+    starts: tuple[dict[int, int], ...] = ()
 
 
 class Reader(Client):
@@ -52,10 +56,15 @@ class Reader(Client):
         self.queue = queue
         self._consumer = f"reader-{number}" if named else ""
         self._crash_rate = self.rng.choice([0.0, 0.01, 0.04])
+        self._loss_rate = self.rng.choice([0.0, 0.3, 0.6])
         self._queries = 0
         self._checkpoint = self._new_checkpoint()
         self._content: dict[Key, Rows] = {}  # of ranges that were read to their end
-        self._unconfirmed: set[Key] = set()
+        self._unconfirmed: dict[Key, int] = {}  # and the batch that each was read for
+        self._batches: dict[int, Rows] = {}  # of this checkpoint, as far as they were handed to a sink
+        self._finished = 0
+        self._incarnations: list[bytes] = []
+        self._has_lost_files = False
         self._run = 0
         self._link: RunLink | None = None
         self._zombie: tuple[int, RunLink | None] | None = None  # an older start of this program that does not know it yet
@@ -73,6 +82,9 @@ class Reader(Client):
             except Superseded:
                 self.counts["checkpoints superseded"] += 1
                 self._lose_checkpoint()
+            except Refused:
+                self._end_program()
+                yield from self._begin_anew()
             yield from self.work_as_before()
             if self.world.is_finishing:
                 self._end_zombie()
@@ -86,11 +98,15 @@ class Reader(Client):
         try:
             yield from self._one_batch()
             yield from self._sometimes_begin_anew()
+            if self.rng.random() < self._loss_rate and not self.world.is_finishing:
+                raise Crashed
         except Crashed:
             self.counts["readers that crashed"] += 1
             self._end_program()
             if self.rng.random() < 0.2:
                 yield from self._replay_the_last_batch()
+            elif self.rng.random() < 0.7 and not self.world.is_finishing:
+                self._lose_files(self.rng.choice([1, 1, 1, 2, 2, 99]))
 
     def _one_batch(self) -> Asking:
         if self._checkpoint.planned is None:
@@ -100,14 +116,16 @@ class Reader(Client):
             return
         self._may_crash()
         rows = Rows.joined([])
+        batch = self._checkpoint.batch
         for _ in range(1 + (self.rng.random() < 0.2)):
-            rows = yield from self._read_range(self._checkpoint.done, planned)
+            rows = yield from self._read_range(self._checkpoint.done, planned, batch, is_replay=batch < self._finished)
+        self._compare_batch(batch, rows)
         self._may_crash()
         yield from self.sink(self._checkpoint.query, self._checkpoint.batch, rows)
         self._may_crash()
-        self._checkpoint = replace(
-            self._checkpoint, previous=self._checkpoint.done, done=planned, planned=None, batch=self._checkpoint.batch + 1
-        )
+        starts = (*self._checkpoint.starts, self._checkpoint.done)
+        self._checkpoint = replace(self._checkpoint, starts=starts, done=planned, planned=None, batch=batch + 1)
+        self._finished = max(self._finished, batch + 1)
         self._may_crash()
         if self.rng.random() < 0.5:
             yield from self._acknowledge(planned)
@@ -140,6 +158,7 @@ class Reader(Client):
         kept.CopyFrom(self._checkpoint.who)
         kept.cluster_id, kept.destination_id, kept.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
         self._checkpoint = replace(self._checkpoint, who=kept, planned=dict(plan.end.next))
+        self._incarnations.append(plan.incarnation)
 
     def _acknowledge(self, end: dict[int, int]) -> Asking:
         who = yield from self._who()
@@ -147,7 +166,7 @@ class Reader(Client):
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def _read_range(self, start: dict[int, int], end: dict[int, int], *, is_replay: bool = False) -> Asking:
+    def _read_range(self, start: dict[int, int], end: dict[int, int], batch: int, *, is_replay: bool = False) -> Asking:
         who = yield from self._who()
         opened = yield from self._call(wire.OpenRangeRequest(who=who, start=Positions(next=start), end=Positions(next=end)))
         if any(part.rows for part in opened.parts):
@@ -156,17 +175,17 @@ class Reader(Client):
         found: list[Rows] = []
         for part in opened.parts:
             key = (self.queue, who.incarnation, part.partition, part.first, part.last)
-            rows, counts, stamp = yield from self._fetch(part)
+            rows, counts, stamp = yield from self._fetch(part, batch)
             if len(rows) != part.rows and (len(rows) or any(len(other) for other in found)):
                 self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
             self._compare(key, rows)
             if not is_replay:
                 self.history.read(self.queue, self.world.saw(rows), stamp, counts=counts)
-                self._unconfirmed.add(key)
+                self._unconfirmed[key] = batch
             found.append(rows)
         return Rows.joined(found)
 
-    def _fetch(self, part: wire.RangePart) -> Asking:
+    def _fetch(self, part: wire.RangePart, batch: int) -> Asking:
         """Returns the rows of a part, their delivery counts, and a moment from before the broker was asked for them."""
         following, stamp = part.first, self.history.stamp()
         taken: list[Rows] = []
@@ -175,7 +194,7 @@ class Reader(Client):
             who = yield from self._who()
             link: FetchLink = self.network.opened(FetchLink(self.network, wire.OpenFetch(
                 who=who, partition=part.partition, first=following, last=part.last, query_id=self._checkpoint.query,
-                batch_id=self._checkpoint.batch,
+                batch_id=batch, spark_run_id=f"start {self._run}",
             )))  # fmt: skip
             while not link.is_broken or link.down:
                 yield link
@@ -212,19 +231,37 @@ class Reader(Client):
     def _replay_the_last_batch(self) -> Asking:
         """A checkpoint that lost its last commit: the batch before comes again, with the same rows."""
         last = self._checkpoint
-        if last.previous is None or last.planned is not None:
+        if not last.starts or last.planned is not None:
             return
         try:
-            yield from self._read_range(last.previous, last.done, is_replay=True)
+            yield from self._read_range(last.starts[-1], last.done, last.batch - 1, is_replay=True)
         except Crashed:
             self._end_program()
+
+    def _lose_files(self, count: int) -> None:
+        """The last batches are not in the checkpoint any more: they come again, under the same numbers."""
+        last = self._checkpoint
+        count = min(count, len(last.starts))
+        if not count or (len(last.starts) == 1 and self.rng.random() < 0.8):
+            return
+        batch = last.batch - count
+        who = last.who if batch else wire.ConsumerRef(destination=self.queue, consumer=self._consumer)
+        self._checkpoint = replace(last, who=who, batch=batch, done=last.starts[batch], planned=None, starts=last.starts[:batch])
+        self._has_lost_files = True
+        self.counts[f"checkpoints that lost {min(count, 2)} batches" if batch else "checkpoints that lost all batches"] += 1
+
+    def _compare_batch(self, batch: int, rows: Rows) -> None:
+        """A sink that knows the number passes over what comes under it again: it must be the same."""
+        before = self._batches.setdefault(batch, rows)
+        if before is not rows and not np.array_equal(np.sort(before.ids), np.sort(rows.ids)):
+            self.history.note(f"{self.name}: batch {batch} had {len(before)} rows first, then {len(rows)} or others")
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
     def _who(self) -> Asking:
         """Holds the run, anew where its link broke, and returns how this start of the program calls itself."""
         while self._link is None or self._link.is_broken:
-            self._link = self.network.opened(RunLink(self.network, self._run))
+            self._link = self.network.opened(RunLink(self.network, self._run, self._checkpoint.who.cluster_id))
             yield self._link
             if self._link.error is not None and not isinstance(self._link.error, StoreFull):
                 self.history.note(f"{self.name}: run {self._run} cannot be held: {self._link.error}")
@@ -239,7 +276,8 @@ class Reader(Client):
 
     def _call(self, request: Any, *, everything_before: bool = False) -> Asking:
         """Returns the reply. Where it confirms `everything_before`, that is written down when the reply leaves the broker."""
-        keys = tuple(self._unconfirmed) if everything_before else ()
+        following = self._checkpoint.batch
+        keys = tuple(key for key, batch in self._unconfirmed.items() if batch < following) if everything_before else ()
 
         def answered(reply: object) -> None:
             if not isinstance(reply, MqError):
@@ -254,8 +292,8 @@ class Reader(Client):
             yield None
 
     def _confirm(self, keys: tuple[Key, ...]) -> None:
-        for key in sorted(self._unconfirmed.intersection(keys)):
-            self._unconfirmed.discard(key)
+        for key in sorted(self._unconfirmed.keys() & set(keys)):
+            del self._unconfirmed[key]
             self.history.confirmed(self.queue, self._content[key])
             self.history.read_range(key, self._content[key])
 
@@ -263,6 +301,11 @@ class Reader(Client):
         self.counts[f"reader: {type(error).__name__}"] += 1
         if isinstance(error, IncarnationSuperseded):
             raise Superseded
+        # Boundaries stay for ever, rows only until the disk is full and nobody is there who might ask for them.
+        is_lost = isinstance(error, DataLost) and bool(self._has_lost_files or self.counts["disks filled"])
+        if is_lost or (self._has_lost_files and isinstance(error, (CheckpointTooOld, SharedRange))):
+            self.counts["lost files refused"] += 1
+            raise Refused
         self.history.note(f"{self.name}: {type(error).__name__}: {error}")
         raise Crashed
 
@@ -303,19 +346,28 @@ class Reader(Client):
         """Somebody deletes the checkpoint."""
         if self.world.is_finishing or self.rng.random() >= 0.05:
             return
-        old = self._checkpoint
         self._end_program()
+        yield from self._begin_anew()
+
+    def _begin_anew(self) -> Asking:
+        held = sorted(set(self._incarnations))
         self._lose_checkpoint()
-        if old.who.consumer or not old.who.incarnation:
+        if self._consumer or not held:
             self.counts["takeovers"] += 1
             return
         # Without a name nobody takes over: an operator frees what the old checkpoint holds.
         self.counts["releases"] += 1
-        yield from self.ask(wire.ReleaseConsumerRequest(destination=self.queue, consumer=old.who.incarnation.hex()))
+        for incarnation in held:
+            while True:
+                reply = yield from self.ask(wire.ReleaseConsumerRequest(destination=self.queue, consumer=incarnation.hex()))
+                if not isinstance(reply, StoreFull):
+                    break
+                yield None
 
     def _lose_checkpoint(self) -> None:
         self._checkpoint = self._new_checkpoint()
-        self._unconfirmed = set()  # whoever gets these rows next, it may be again
+        self._batches, self._finished, self._incarnations, self._has_lost_files = {}, 0, [], False
+        self._unconfirmed = {}  # whoever gets these rows next, it may be again
 
     def _nothing_is_left(self) -> Asking:
         reply = yield from self.ask(StatsRequest(destination=self.queue))

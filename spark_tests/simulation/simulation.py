@@ -25,6 +25,7 @@ from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
+from spark_tests.simulation.bounds import check_bounds
 from spark_tests.simulation.client import World
 from spark_tests.simulation.consumers import ranges_of
 from spark_tests.simulation.machine import Machine, Sizes
@@ -288,6 +289,7 @@ class Simulation:
         machine = self._machine
         assert machine.broker is not None
         self._answer(Tick())  # what is only counted in memory is written down
+        check_bounds(machine.broker.state, self.history)
         expected = dump_broker(machine.broker)
         check_same(machine.dump_of_copy(), expected)
         machine.stop()
@@ -302,7 +304,7 @@ def _sizes(rng: random.Random) -> Sizes:
     return Sizes(
         Settings(
             default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
-            anonymous_producers_max=1000,
+            anonymous_producers_max=1000, kept_range_ttl_us=1 << 60, kept_boundaries=6, kept_batches=8, kept_ended=50, queries_max=200,
         ),
         JournalSettings(segment_bytes=segment_kib << 10, pool_segments=2, sector_bytes=sector_bytes, fill_in_background=False, maps_max=3),
         SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),

@@ -27,6 +27,7 @@ links broken; late requests; answers lost; calls repeated; sessions broken; sess
 duplicates answered; skips; producers that died; Publish: StoreFull; Publish: OutOfOrder; Publish: ProducerFenced; Publish: EpochFenced
 named producers opened; batches committed; commits repeated; zombie tasks; DiscardStagedRequest
 batches of pipelines committed; ranges replayed; readers that crashed; zombies refused; takeovers; checkpoints superseded; releases
+checkpoints that lost 1 batches; checkpoints that lost 2 batches; checkpoints that lost all batches; lost files refused; strangers refused
 parts browsed; queues deleted; consumers of deleted queues told; questions answered; sessions ended by operators
 recoveries compared; clean stops compared; snapshots rotten
 """

@@ -13,9 +13,10 @@ from pyroaring import BitMap64
 from mq_broker.core import owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan, end_of
-from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
+from mq_broker.core.query import Reader
 from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
@@ -156,6 +157,8 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             state.stirred.add(destination.name)
     if what.owner:
         owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows, what.query_id, time_us))
+        if query := owners.query_of(what.owner):
+            owners.mark_committed(state, query, what.version)
 
 
 def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, body: Body | None) -> None:
@@ -223,6 +226,9 @@ def plan_of(what: store.Planned, time_us: int, start: dict[int, int]) -> Plan:
 def _planned(state: State, what: store.Planned, time_us: int, body: Body | None) -> None:
     destination, consumer = _consumer(state, what.destination, what.incarnation)
     plan = plan_of(what, time_us, consumer.next)
+    state.plans_cut += 1
+    plan.serial = state.plans_cut
+    state.dirty.add(("broker",))
     for number, (_, selection) in plan.assignments.items():
         destination.partitions[number].ready.remove(selection.lanes)
         _touch_rows(state, what.destination, number, selection)
@@ -258,6 +264,8 @@ def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body:
     destination, consumer = _consumer(state, what.destination, what.incarnation)
     for number in what.plans:
         _give_back(state, destination, consumer.plans[number], charge=0)
+        # Who opens it from now on finds it empty.
+        consumer.plans[number].opened_by_run = 0
 
 
 def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: int, body: Body | None) -> None:
@@ -265,8 +273,27 @@ def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: in
     for plan in consumer.between(0, what.through):
         if plan.pending:
             _forget(state, destination, plan)
-    for plan in consumer.acknowledge(what.through):
-        _let_go(state, what.destination, plan)
+    before = consumer.acknowledged_plan
+    consumer.acknowledge(what.through)
+    _forget_plans(state, destination, consumer, before)
+
+
+def _forget_plans(state: State, destination: Destination, consumer: Consumer, through: int) -> None:
+    for plan in consumer.between(0, through):
+        if not plan.returned:
+            _let_go(state, destination.number, plan)
+    consumer.forget(through, state.settings.kept_boundaries)
+
+
+def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, body: Body | None) -> None:
+    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    _forget_plans(state, destination, consumer, what.through)
+
+
+def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:
+    query = owners.touch_query(state, what.query_id)
+    query.readers = {number: reader for number, reader in query.readers.items() if number in state.by_number}
+    query.readers[what.destination] = Reader(what.spark_run_id, what.run, what.incarnation)
 
 
 def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
@@ -279,12 +306,17 @@ def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Bod
 
 
 def _range_read(state: State, what: store.RangeRead, time_us: int, body: Body | None) -> None:
+    if what.query_id:
+        owners.note_read(state, what)
+    if not what.plans:
+        return  # an empty batch: its number counts as used all the same
     _, consumer = _consumer(state, what.destination, what.incarnation)
     for number in what.plans:
         plan = consumer.plans[number]
         plan.read_by_run = max(plan.read_by_run, what.run)
         if what.query_id:
             plan.batches.add((what.query_id, what.batch_id))
+            plan.committed = plan.committed or state.queries[what.query_id].committed == what.batch_id
 
 
 def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body: Body | None) -> None:
@@ -293,19 +325,24 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
         _forget(state, destination, consumer.plans[number])
     for number in what.returned:
         plan = consumer.plans[number]
-        _give_back(state, destination, plan, plan.failed_attempts + plan.read_since_opened)
+        # Two readers of one query: reading by mistake is no failed attempt.
+        _give_back(state, destination, plan, 0 if what.shared else plan.failed_attempts + plan.read_since_opened)
         for query_id, batch in plan.batches:
             owners.touch_query(state, query_id).fence(batch)
     for plan in consumer.plans.values():
         if not plan.returned:
             _let_go(state, what.destination, plan)
     del destination.consumers[what.incarnation]
-    destination.ended[what.incarnation] = (what.successor, consumer.name)
+    destination.note_ended(what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended)
     state.dirty.add(("broker",))
 
 
 def _marker_forgotten(state: State, what: store.MarkerForgotten, time_us: int, body: Body | None) -> None:
     owners.drop_marker(state, what.owner, what.target)
+    query_id = owners.query_of(what.owner)
+    if query_id in state.queries:
+        left = (marker.version for (owner, _), marker in state.markers.items() if owner == what.owner)
+        state.queries[query_id].committed = max(left, default=None)
 
 
 def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> None:
@@ -358,4 +395,6 @@ _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "moved": _moved,
     "quarantined": _quarantined,
     "duplicates_counted": _duplicates_counted,
+    "query_joined": _query_joined,
+    "plans_forgotten": _plans_forgotten,
 }

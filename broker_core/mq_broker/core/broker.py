@@ -7,7 +7,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mq_broker.core import admin, apply, inventory, operators, planning, publishing, quarantine, ranges, sessions, space, staging, views
+from mq_broker.core import (
+    admin,
+    apply,
+    inventory,
+    operators,
+    planning,
+    publishing,
+    quarantine,
+    queries,
+    ranges,
+    sessions,
+    space,
+    staging,
+    views,
+)
 from mq_broker.core import commands as command
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
@@ -19,12 +33,13 @@ from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 DUPLICATES_OF_A_TICK: Final = 4096
 
 
-def _tick(ledger: Ledger, _: command.Tick) -> None:
+def _tick(ledger: Ledger, tick: command.Tick) -> None:
     views.expire_browses(ledger)
     if ledger.has_room:
         publishing.count_duplicates(ledger, DUPLICATES_OF_A_TICK)
         staging.expire(ledger)
         ranges.watch_runs(ledger)
+        ranges.forget_kept(ledger, space_is_short=tick.space_is_short)
 
 
 _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
@@ -53,6 +68,7 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     produce_pb2.ForgetMarkerRequest: staging.forget_marker,
     produce_pb2.ListStagedRequest: inventory.list_staged,
     produce_pb2.ListMarkersRequest: inventory.list_markers,
+    subscribe_pb2.JoinQueryRequest: queries.join_query,
     subscribe_pb2.PlanRequest: planning.plan,
     subscribe_pb2.OpenRangeRequest: ranges.open_range,
     subscribe_pb2.AcknowledgeRangeRequest: ranges.acknowledge_range,

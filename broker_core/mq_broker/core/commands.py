@@ -101,9 +101,10 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class HoldRun:
-    """Reply: the run number; `run` 0 asks for a new one."""
+    """Reply: the run number; `run` 0 asks for a new one. `cluster_id`: the broker that gave it; empty = not checked."""
 
     run: int
+    cluster_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,12 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: expire staged sets, browse views, runs of silent hosts. Reply: None."""
+    """Time has passed: expire staged sets, browse views, runs of silent hosts, what is kept for nobody. Reply: None.
+
+    `space_is_short`: publishes are refused, so what need not be kept goes at once.
+    """
+
+    space_is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,16 @@ class Settings:
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     browse_ttl_us: int = 300 * 1_000_000
     run_grace_us: int = 120 * 1_000_000
+    kept_range_ttl_us: int = 24 * 3600 * 1_000_000
+    consumers_max: int = 100_000
+    queries_max: int = 100_000
     anonymous_producers_max: int = 1000
     #: Number of the first consumer session of this process; other processes on the same data should begin elsewhere.
     first_session: int = 1
+    #: Acknowledged plans of a consumer whose boundaries are known, beside those whose rows are kept.
+    kept_boundaries: int = 100
+    #: Batches of a query of which it is known when they were first read.
+    kept_batches: int = 100
+    #: Incarnations of a destination that ended and are known.
+    kept_ended: int = 1000
     version: str = field(default="0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,7 +15,11 @@ Positions = dict[int, int]
 
 @dataclass(slots=True)
 class Plan:
-    """One decision of what takes the next delivery numbers. Once read, it never changes until it is acknowledged."""
+    """One decision of what takes the next delivery numbers. Once read, it never changes until it is acknowledged.
+
+    `serial`: how many plans of all consumers had been cut with it; 0 where a version that did not count cut it, so before all others.
+    `committed`: our sink has committed the batch that read it.
+    """
 
     number: int
     run: int
@@ -28,6 +33,8 @@ class Plan:
     failed_attempts: int = 0
     #: (query id, batch id) of those who read it.
     batches: set[tuple[str, int]] = field(default_factory=set)
+    serial: int = 0
+    committed: bool = False
 
     @property
     def rows(self) -> int:
@@ -43,12 +50,58 @@ class Plan:
         """Whether its rows are still waiting for an acknowledgement."""
         return not (self.returned or self.acknowledged)
 
+    @property
+    def used(self) -> bool:
+        """Whether a batch of the checkpoint may end here, with what it holds: whoever asks again must get the same boundary.
+
+        A returned plan counts where it was opened since: that batch ran, and was empty.
+        """
+        return self.acknowledged or (self.opened_by_run if self.returned else self.read_by_run) > 0
+
+    def past(self, start: Positions) -> Past:
+        """Returns what is left of it once its rows are let go; its numbers begin at `start`."""
+        return Past(self.number, self.serial, packed(self.end), packed(between(start, self.end)), self.returned, self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is left of a plan whose rows are no longer kept: its boundary, packed, since a consumer has a hundred of these.
+
+    `numbers` are the delivery numbers that it took in each partition; of a returned plan they never had rows that anybody read.
+    """
+
+    number: int
+    serial: int
+    packed_end: bytes
+    packed_numbers: bytes
+    returned: bool
+    used: bool
+
+    @property
+    def end(self) -> Positions:
+        return unpacked(self.packed_end)
+
+    @property
+    def numbers(self) -> Positions:
+        return unpacked(self.packed_numbers)
+
+    @property
+    def rows(self) -> int:
+        """Rows that can still be read."""
+        return 0
+
+    def held(self, partition: int, first: int, last: int) -> bool:
+        """Whether any of the numbers [first, last) of a partition had rows, which are not kept."""
+        end = self.end.get(partition, 0)
+        return not self.returned and max(end - self.numbers.get(partition, 0), first) < min(end, last)
+
 
 @dataclass(slots=True)
 class Consumer:
     """One incarnation. `plans` holds what is pending and what the last acknowledgement covered, oldest first.
 
-    `floor` is the boundary before the oldest of `plans`; everything before it is no longer kept.
+    `past` has the boundaries before those, oldest first: a checkpoint that lost batches must find each of them again.
+    `floor` is the boundary before the oldest of all; what lies before it is not known any more.
     """
 
     name: str
@@ -57,6 +110,7 @@ class Consumer:
     minted_by_run: int
     minted_time_us: int
     next_plan: int = 1
+    past: dict[int, Past] = field(default_factory=dict)
     plans: dict[int, Plan] = field(default_factory=dict)
     next: Positions = field(default_factory=dict)
     floor: Positions = field(default_factory=dict)
@@ -72,8 +126,31 @@ class Consumer:
 
     def boundary(self, number: int) -> Positions:
         """Returns the positions behind plan `number`, or the floor."""
-        plan = self.plans.get(number)
+        plan = self.plans.get(number) or self.past.get(number)
         return plan.end if plan is not None else self.floor
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest plan whose boundary is known; the next one where there is none."""
+        return next(iter(self.past), next(iter(self.plans), self.next_plan))
+
+    @property
+    def last_past(self) -> int:
+        """The number of the last plan whose rows are no longer kept; 0 where there is none."""
+        return next(reversed(self.past), 0)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has acknowledged everything and rows are kept all the same."""
+        return next(iter(self.plans), self.next_plan) <= self.acknowledged_plan and not any(self.pending())
+
+    def used_after(self, number: int) -> Plan | Past | None:
+        """Returns the first plan behind plan `number` that a batch ended with."""
+        if number < self.last_past:
+            for past in self.past.values():
+                if past.number > number and past.used:
+                    return past
+        return next((plan for plan in self.plans.values() if plan.number > number and plan.used), None)
 
     def locate(self, positions: Positions) -> int:
         """Returns the number of the last plan that lies before `positions`.
@@ -87,9 +164,13 @@ class Consumer:
         for plan in reversed(self.plans.values()):
             if plan.end == asked:
                 return plan.number
-        oldest = next(iter(self.plans), self.next_plan)
+        if self.past:
+            wanted = packed(asked)
+            for past in reversed(self.past.values()):
+                if past.packed_end == wanted:
+                    return past.number
         if asked == self.floor:
-            return oldest - 1
+            return self.oldest - 1
         for partition, number in sorted(asked.items()):
             if number > self.next.get(partition, 0):
                 raise OffsetsUnknown(
@@ -113,7 +194,7 @@ class Consumer:
         try:
             return self.locate(positions), False
         except DataLost:
-            return next(iter(self.plans), self.next_plan) - 1, True
+            return self.oldest - 1, True
 
     def between(self, after: int, through: int) -> list[Plan]:
         """Returns the plans (after, through]."""
@@ -124,22 +205,48 @@ class Consumer:
         self.next_plan = plan.number + 1
         self.next = plan.end
 
-    def acknowledge(self, through: int) -> list[Plan]:
-        """Marks plans as done and lets go of what the acknowledgement before had covered; returns the plans let go.
-
-        The last acknowledged range stays readable, because Spark's checkpoint files may be less durable than our journal.
-        """
-        gone = [plan for number, plan in self.plans.items() if number <= self.acknowledged_plan]
-        self.floor = self.boundary(self.acknowledged_plan)
-        for plan in gone:
-            del self.plans[plan.number]
+    def acknowledge(self, through: int) -> None:
+        """Marks plans as done. The last acknowledged range stays readable: Spark's files may be less durable than our journal."""
         for number, plan in self.plans.items():
             if number <= through and not plan.returned:
                 plan.acknowledged = True
         self.acknowledged_plan = through
-        return gone
+
+    def mark_committed(self, batch: tuple[str, int]) -> bool:
+        """Marks what was read for a batch (query id, batch id) as committed; returns whether there was anything."""
+        found = [plan for plan in self.plans.values() if batch in plan.batches and not plan.committed]
+        for plan in found:
+            plan.committed = True
+        return bool(found)
+
+    def forget(self, through: int, boundaries_max: int) -> None:
+        """Lets go of the rows of plans up to `through`, and of all boundaries before them but the last `boundaries_max`."""
+        at = self.boundary(self.last_past)
+        for number in [number for number in self.plans if number <= through]:
+            plan = self.plans.pop(number)
+            self.past[number], at = plan.past(at), plan.end
+        while len(self.past) > boundaries_max:
+            oldest = next(iter(self.past))
+            self.floor = self.past.pop(oldest).end
 
 
 def end_of(start: Positions, assignments: dict[int, tuple[int, Selection]]) -> Positions:
     """Returns the positions behind `assignments` that begin at `start`."""
     return {**start, **{partition: first + selection.rows for partition, (first, selection) in assignments.items()}}
+
+
+def between(start: Positions, end: Positions) -> Positions:
+    """Returns how many numbers of each partition lie between two boundaries."""
+    return {partition: number - start.get(partition, 0) for partition, number in end.items() if number > start.get(partition, 0)}
+
+
+def packed(positions: Positions) -> bytes:
+    """Returns positions in little memory, equal for equal ones."""
+    pairs = sorted((partition, number) for partition, number in positions.items() if number)
+    return array("Q", [value for pair in pairs for value in pair]).tobytes()
+
+
+def unpacked(body: bytes) -> Positions:
+    """Returns what `packed` was given, without zeros."""
+    values = array("Q", body).tolist()
+    return dict(zip(values[::2], values[1::2], strict=True))

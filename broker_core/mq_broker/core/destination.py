@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -55,6 +56,14 @@ class Partition:
             self.attempts = [left for known in self.attempts if (left := known - offsets)]
 
 
+class Ended(NamedTuple):
+    """How an incarnation ended. `successor` is empty where an operator released it, or `shared`: it was one of two readers of one query."""
+
+    successor: bytes
+    consumer: str
+    shared: bool = False
+
+
 @dataclass(slots=True)
 class Destination:
     """A queue under its name. `number` is local to this broker and never reused, `destination_id` is for everybody."""
@@ -64,9 +73,15 @@ class Destination:
     destination_id: bytes
     partitions: list[Partition]
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
-    #: Incarnations that ended: (successor or b"", consumer name).
-    ended: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    #: Incarnations that ended, the last ones, oldest first.
+    ended: dict[bytes, Ended] = field(default_factory=dict)
     sessions: dict[int, Session] = field(default_factory=dict)
+
+    def note_ended(self, incarnation: bytes, how: Ended, ended_max: int) -> None:
+        """Remembers that an incarnation is over, and forgets those that ended long before."""
+        self.ended[incarnation] = how
+        while len(self.ended) > ended_max:
+            del self.ended[next(iter(self.ended))]
 
     def consumer_named(self, name: str) -> Consumer | None:
         return next((c for c in self.consumers.values() if c.name == name), None) if name else None

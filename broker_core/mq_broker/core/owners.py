@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
 
 from mq_broker.core.markers import BUCKETS, Marker, bucket_of
 from mq_broker.core.query import Query, Reader
 from mq_broker.core.state import State
 from mq_wire.store.v1 import store_pb2 as store
+from mq_wire.store.v1.store_pb2 import RangeRead
 
+#: What the owner of a streaming sink's markers begins with; the query id follows.
+QUERY_OWNER: Final = "query:"
 #: Targets of one query whose writer epochs are remembered. Beyond it the oldest is forgotten: a writer that was replaced so long ago could
 #: stage rows again, which nobody commits and which end by themselves.
 EPOCH_TARGETS_MAX: Final = 1000
@@ -18,7 +22,57 @@ EPOCH_TARGETS_MAX: Final = 1000
 def touch_query(state: State, query_id: str) -> Query:
     """Returns the record of a query that is about to change, made where there is none."""
     state.dirty.add(("queries", bucket_of(query_id)))
-    return state.queries.setdefault(query_id, Query(query_id))
+    known = state.queries.get(query_id)
+    if known is None:
+        if len(state.queries) >= state.settings.queries_max:
+            _make_room(state)
+        known = state.queries[query_id] = Query(query_id)
+    return known
+
+
+def note_read(state: State, what: RangeRead) -> None:
+    """Takes down who reads a batch, and when it was first read."""
+    query = touch_query(state, what.query_id)
+    query.note_read(what.batch_id, state.plans_cut, state.settings.kept_batches)
+    if what.incarnation:
+        # Format 1 did not say who joins.
+        query.readers.setdefault(what.destination, Reader("", what.run, what.incarnation))
+
+
+def mark_committed(state: State, query_id: str, version: int) -> None:
+    """Takes down that our sink has committed a batch: what was read for exactly this one is done, in all queues."""
+    query = touch_query(state, query_id)
+    query.committed = version if query.committed is None else max(version, query.committed)
+    for number, reader in query.readers.items():
+        destination = state.by_number.get(number)
+        consumer = destination.consumers.get(reader.incarnation) if destination is not None else None
+        if consumer is not None and consumer.mark_committed((query_id, version)):
+            state.dirty.add(("consumers", number))
+
+
+def query_of(owner: str) -> str:
+    """Returns the query id of a streaming sink's owner, "" for others."""
+    return owner.removeprefix(QUERY_OWNER) if owner.startswith(QUERY_OWNER) else ""
+
+
+def idle_queries(state: State) -> list[str]:
+    """Returns the queries that nobody reads or writes for any more, whose last batch was read longest ago first."""
+    busy = {name for (owner, _), marker in state.markers.items() for name in (query_of(owner), marker.query_id)}
+    busy |= {held.query_id for held in state.staged.values()}
+
+    def lives(query: Query) -> bool:
+        found = ((state.by_number.get(number), reader.incarnation) for number, reader in query.readers.items())
+        return any(destination is not None and incarnation in destination.consumers for destination, incarnation in found)
+
+    idle = [query for query in state.queries.values() if query.query_id not in busy and not lives(query)]
+    return [q.query_id for q in sorted(idle, key=lambda q: (max(q.reads.values(), default=0), q.query_id))]
+
+
+def _make_room(state: State) -> None:
+    """Forgets idle queries where there are too many, some more than needed: looking for them takes a while."""
+    for query_id in idle_queries(state)[: 1 + state.settings.queries_max // 100]:
+        del state.queries[query_id]
+        state.dirty.add(("queries", bucket_of(query_id)))
 
 
 def raise_epoch(state: State, query_id: str, target: str | None, epoch: int) -> None:
@@ -110,6 +164,24 @@ def restore_markers(state: State, part: store.MarkersPart) -> None:
     """Takes over a bucket of markers."""
     for m in part.markers:
         state.markers.put((m.owner, m.target), Marker(m.version, m.run_id, m.rows, m.query_id, m.time_us))
+
+
+def derive_committed(state: State, format_1: Iterable[store.MarkerPart]) -> None:
+    """Tells queries what they have committed, once all parts are there; and plans too, which format 1 did not tell."""
+    for (owner, _), marker in state.markers.items():
+        if query_id := query_of(owner):
+            query = state.queries.setdefault(query_id, Query(query_id))
+            query.committed = marker.version if query.committed is None else max(marker.version, query.committed)
+    newest: dict[str, int] = {}
+    for m in format_1:
+        newest[query_of(m.owner)] = max(m.version, newest.get(query_of(m.owner), m.version))
+    for destination in state.by_number.values() if newest else ():
+        for consumer, plan in destination.plans():
+            for query_id, batch in sorted(plan.batches):
+                touch_query(state, query_id).readers.setdefault(destination.number, Reader("", consumer.run, consumer.incarnation))
+                if query_id in newest and batch <= newest[query_id]:
+                    plan.committed = True
+                    state.dirty.add(("consumers", destination.number))
 
 
 def restore_format_1(state: State, part: store.BrokerPart) -> None:

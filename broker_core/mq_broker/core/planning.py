@@ -11,7 +11,7 @@ from mq_broker.core.lanes import choose
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
-from mq_wire.errors import IncarnationSuperseded, InvalidRequest, OffsetsUnknown, RunFenced, WrongBroker
+from mq_wire.errors import IncarnationSuperseded, InvalidRequest, LimitExceeded, OffsetsUnknown, RunFenced, SharedRange, WrongBroker
 from mq_wire.limits import PRIORITIES
 from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
@@ -19,6 +19,8 @@ from mq_wire.v1.common_pb2 import Positions
 
 #: Rows of one plan at most: its bitmaps must fit into one journal entry whatever their pattern.
 PLAN_ROWS_MAX: Final = 8_000_000
+#: What somebody can do about two readers of one queue in one query.
+SHARED_REMEDY: Final = "Read the queue once and reuse the DataFrame, and start the query with a new checkpoint"
 #: A plan that fills this share of its byte limit is not tried any larger.
 _FULL_ENOUGH: Final = 0.9
 
@@ -26,8 +28,8 @@ _FULL_ENOUGH: Final = 0.9
 def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     """Acknowledges everything before `start` and assigns what comes next.
 
-    A plan that was read keeps its boundary; one that nobody read is cut anew under fresh numbers. With too little ready the
-    answer is idle.
+    A plan that was read or acknowledged keeps its boundary; one that nobody read is cut anew under fresh numbers. With too little
+    ready the answer is idle.
     """
     who = request.who
     check_cluster(ledger.state, who)
@@ -41,10 +43,11 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     if consumer is not None:
         through, lost = _start_of(consumer, request)
         acknowledge(ledger, destination, consumer, through)
-        for later in consumer.pending():
-            if later.number > through and later.read_by_run:
-                return _answer(ledger, destination, consumer, later.end, later.rows, lost)
-        unread = [later for later in consumer.pending() if later.number > through]
+        later = consumer.used_after(through)
+        if later is not None:
+            # Its number may have been used: a checkpoint that lost it gets the same boundary, whatever is kept of the rows.
+            return _answer(ledger, destination, consumer, later.end, later.rows, lost)
+        unread = [plan for plan in consumer.pending() if plan.number > through]
     if unread and consumer is not None:
         ledger.record(
             plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": [p.number for p in unread]}
@@ -64,7 +67,7 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
 def _start_of(consumer: Consumer, request: wire.PlanRequest) -> tuple[int, bool]:
     """Returns the last plan before the start that is asked for, and whether data between them is lost."""
     if not request.who.incarnation:
-        return next(iter(consumer.plans), consumer.next_plan) - 1, False
+        return consumer.oldest - 1, False
     start = dict(request.start.next)
     return consumer.locate_kept(start) if request.accept_data_loss else (consumer.locate(start), False)
 
@@ -72,7 +75,7 @@ def _start_of(consumer: Consumer, request: wire.PlanRequest) -> tuple[int, bool]
 def check_cluster(state: State, who: wire.ConsumerRef) -> None:
     if who.cluster_id and who.cluster_id != state.cluster_id:
         raise WrongBroker(
-            f"the offsets belong to broker {who.cluster_id.hex()}, this one is {state.cluster_id.hex()}: check the address, "
+            f"the query began with broker {who.cluster_id.hex()}, this one is {state.cluster_id.hex()}: check the address, "
             "or start the query with a new checkpoint"
         )
 
@@ -116,23 +119,28 @@ def check_run(state: State, who: wire.ConsumerRef) -> None:
         raise InvalidRequest(f"run {who.run} was never given by this broker: hold a run first")
 
 
-def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperseded | OffsetsUnknown:
+def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
+    """Returns the error for an incarnation that is not there (any more)."""
     known = destination.ended.get(who.incarnation)
     if known is None:
         return OffsetsUnknown(
             f"destination {destination.name!r} knows no consumer {who.incarnation.hex()}: was the broker restored from an older backup? "
             "Start the query with a new checkpoint"
         )
-    successor, name = known
-    label = name or who.incarnation.hex()
-    if not successor:
+    label = known.consumer or who.incarnation.hex()
+    if known.shared:
+        return SharedRange(
+            f"consumer {label!r} was one of two readers of queue {destination.name!r} in one query, or its checkpoint lost its first "
+            f"batch: its rows went back to the queue. {SHARED_REMEDY}"
+        )
+    if not known.successor:
         return IncarnationSuperseded(
             f"consumer {label!r} was released by an operator, its rows went to others: start the query with a new checkpoint"
         )
     return IncarnationSuperseded(
-        f"consumer {label!r} lives on as incarnation {successor.hex()} under another checkpoint; this one "
-        f"({who.incarnation.hex()}) is over. "
-        "Use the newer checkpoint, or another consumer name. If one query reads this queue twice (a self-join), use a topic"
+        f"consumer {label!r} lives on as incarnation {known.successor.hex()} under another checkpoint; this one "
+        f"({who.incarnation.hex()}) is over. Use the newer checkpoint, or another consumer name. If one query reads this queue twice "
+        "(a self-join), read it once and reuse the DataFrame"
     )
 
 
@@ -147,8 +155,10 @@ def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, th
 
 
 def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer:
-    incarnation = ledger.new_id()
     before = destination.consumer_named(who.consumer)
+    if before is None:
+        _check_consumers(ledger.state, destination)
+    incarnation = ledger.new_id()
     if before is not None:
         if who.run < before.run:
             raise RunFenced(
@@ -159,13 +169,24 @@ def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Co
     return destination.consumers[incarnation]
 
 
-def end_consumer(ledger: Ledger, destination: Destination, consumer: Consumer, successor: bytes) -> tuple[int, int]:
+def _check_consumers(state: State, destination: Destination) -> None:
+    limit = state.settings.consumers_max
+    if len(destination.consumers) >= limit:
+        raise LimitExceeded(
+            f"queue {destination.name!r} has {len(destination.consumers)} durable consumers, the limit is {limit} (consumers_max): end "
+            "those whose checkpoints are gone with `mq consumers release`, or give queries that begin anew each time a consumer name"
+        )
+
+
+def end_consumer(
+    ledger: Ledger, destination: Destination, consumer: Consumer, successor: bytes, *, shared: bool = False
+) -> tuple[int, int]:
     """Takes a consumer's rows away: returns how many went back, and how many count as acknowledged since our sink committed their batch.
 
     Staged sets of batches that read the freed rows are dropped in the same turn.
     """
     pending = list(consumer.pending())
-    done = [plan for plan in pending if plan.batches and staging.committed_by_sink(ledger.state, plan.batches)]
+    done = [plan for plan in pending if plan.committed]
     freed = [plan for plan in pending if plan not in done]
     rows = sum(plan.rows for plan in freed), sum(plan.rows for plan in done)
     staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})
@@ -176,6 +197,7 @@ def end_consumer(ledger: Ledger, destination: Destination, consumer: Consumer, s
             "successor": successor,
             "acknowledged": [plan.number for plan in done],
             "returned": [plan.number for plan in freed],
+            "shared": shared,
         }
     )
     return rows

@@ -22,6 +22,7 @@ class Query:
         reads: batch -> how many plans the whole broker had cut when the batch was first read; the last ones, oldest first.
         readers: by number of the destination.
         epochs: newest writer epoch by target of the sink; None stands for all targets (clients that name none).
+        committed: last batch that our sink has committed; not kept with the query, since the markers say it.
         fenced_through: batches up to this one read rows that were given to somebody else since; their output is refused.
     """
 
@@ -30,12 +31,23 @@ class Query:
     readers: dict[int, Reader] = field(default_factory=dict)
     epochs: dict[str | None, int] = field(default_factory=dict)
     fenced_through: int | None = None
+    committed: int | None = None
 
     def epoch(self, target: str | None) -> int:
         """Returns the lowest epoch that may still write to `target`; None asks for all targets."""
         if target is None:
             return max(self.epochs.values(), default=0)
         return max(self.epochs.get(target, 0), self.epochs.get(None, 0))
+
+    def forgot(self, batch: int, batches_max: int) -> bool:
+        """Whether `batch` may have been read so long ago that it is not known any more when."""
+        return len(self.reads) >= batches_max and batch < min(self.reads)
+
+    def note_read(self, batch: int, plans_cut: int, batches_max: int) -> None:
+        """Remembers the first reading of a batch, and forgets the lowest batch of too many."""
+        self.reads.setdefault(batch, plans_cut)
+        while len(self.reads) > batches_max:
+            del self.reads[min(self.reads)]
 
     def is_fenced(self, batch: int) -> bool:
         """Whether the output of `batch` is refused for good."""

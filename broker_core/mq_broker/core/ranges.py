@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from mq_broker.core import planning, staging
+from mq_broker.core import planning, queries, staging
 from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
-from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.consumer import Consumer, Past, Plan
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
-from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, SharedRange, UnknownDestination
+from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, UnknownDestination, WrongBroker
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
 def hold_run(ledger: Ledger, command: HoldRun) -> int:
     """Returns a new run number, or the given one, which a process holds again after its connection broke."""
     state = ledger.state
+    if command.cluster_id and command.cluster_id != state.cluster_id:
+        raise WrongBroker(
+            f"run {command.run} belongs to broker {command.cluster_id.hex()}, this one is {state.cluster_id.hex()}: check the address, "
+            "or start the query with a new checkpoint"
+        )
     if command.run > state.epoch:
         raise InvalidRequest(f"run {command.run} was never given by this broker: hold run 0 for a new one")
     run = command.run or staging.take_epoch(ledger).epoch
@@ -56,6 +61,31 @@ def watch_runs(ledger: Ledger) -> None:
             state.silent_runs[run] = ledger.now_us
 
 
+def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
+    """Lets go of rows that were acknowledged and are kept for a checkpoint, where nobody is there who could ask for them.
+
+    That is after `kept_range_ttl_us` without the run of their consumer, where space is short after `run_grace_us`: a query may be about to
+    come back. Boundaries stay.
+    """
+    state = ledger.state
+    limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
+    alone: dict[bytes, int] = {}
+    for destination in state.by_number.values():
+        for consumer in destination.consumers.values():
+            if not consumer.keeps or consumer.run in state.held_runs:
+                continue
+            since = alone[consumer.incarnation] = state.kept_since.get(consumer.incarnation, ledger.now_us)
+            if ledger.now_us - since >= limit:
+                ledger.record(
+                    plans_forgotten={
+                        "destination": destination.number,
+                        "incarnation": consumer.incarnation,
+                        "through": consumer.acknowledged_plan,
+                    }
+                )
+    state.kept_since = alone
+
+
 def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:
     """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one failed attempt."""
     destination, consumer = _consumer_of(ledger, request.who)
@@ -66,6 +96,9 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
         after, through, from_lost, to_lost = consumer.locate(start), consumer.locate(end), False, False
     if through < after:
         raise InvalidRequest(f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged")
+    gone = _gone(consumer, after, through)
+    if gone and not request.accept_data_loss:
+        raise DataLost(_not_kept(f"the range from {start} to {end}", consumer))
     plans = [plan for plan in consumer.between(after, through) if not plan.returned]
     damaged = False
     for plan in plans:
@@ -74,8 +107,11 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
             if not request.accept_data_loss:
                 check_kept(destination, number, selection)
     fresh = [plan for plan in plans if plan.opened_by_run < request.who.run]
+    last = consumer.plans.get(through)
+    if last is not None and last.returned and not last.opened_by_run and through > after:
+        fresh.append(last)  # a batch ends there, an empty one: who asks again gets the same
     if fresh:
-        failed = [plan.number for plan in fresh if plan.pending and _read_in_vain(ledger.state, plan, request.who.run)]
+        failed = [plan.number for plan in fresh if plan.pending and _read_in_vain(plan, request.who.run)]
         ledger.record(
             range_opened={
                 "destination": destination.number,
@@ -85,12 +121,26 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
                 "failed": failed,
             }
         )
-    return wire.OpenRangeResponse(parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost or damaged)
+    return wire.OpenRangeResponse(
+        parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost or gone or damaged
+    )
 
 
-def _read_in_vain(state: State, plan: Plan, run: int) -> bool:
+def _gone(consumer: Consumer, after: int, through: int) -> bool:
+    """Whether plans (after, through] had rows that are no longer kept."""
+    return any(after < past.number <= through and not past.returned for past in consumer.past.values())
+
+
+def _not_kept(asked: str, consumer: Consumer) -> str:
+    return (
+        f"{asked} of consumer {consumer.label!r} was acknowledged, and its rows are no longer kept: the checkpoint lost its last batches, "
+        "or is an old copy. Start with a new checkpoint, or set failOnDataLoss=false, which goes on without these rows"
+    )
+
+
+def _read_in_vain(plan: Plan, run: int) -> bool:
     """Whether the last run that opened the plan also read it, and our sink has not committed what came of it."""
-    return plan.read_since_opened and plan.read_by_run < run and not (plan.batches and staging.committed_by_sink(state, plan.batches))
+    return plan.read_since_opened and plan.read_by_run < run and not plan.committed
 
 
 def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], after: int, through: int) -> list[wire.RangePart]:
@@ -132,7 +182,8 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     Raises:
         DataLost: acknowledged, and no longer kept; or damaged on the disk, unless the caller accepts to read on without.
         OffsetsUnknown: beyond all that was ever assigned.
-        SharedRange: another consumer of this queue was read in the same batch of the same query.
+        CheckpointTooOld: cut after this batch was first read, so that its number stands for other rows.
+        SharedRange: another consumer of this queue is read in the same query.
     """
     opened = command.open
     if opened.browse:
@@ -145,12 +196,15 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
         raise planning.ended(destination, opened.who)
     if opened.partition >= len(destination.partitions):
         raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
-    _check_kept(consumer, opened)
-    plans = [plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)]
+    lost = _check_kept(consumer, opened)
+    plans: list[Plan] = [plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)]
     if not opened.accept_data_loss:
         for plan in plans:
             check_kept(destination, opened.partition, _asked_of(plan, opened))
-    _note_read(ledger, destination, consumer, plans, opened)
+    if opened.query_id:
+        queries.check_batch(ledger.state, opened, [past.serial for past in lost] + [plan.serial for plan in plans])
+        queries.join(ledger, destination, opened)
+    _note_read(ledger, consumer, plans, opened, destination)
     return [view for plan in plans for view in _views(ledger.state, destination, plan, opened)]
 
 
@@ -161,28 +215,25 @@ def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
     return max(first, opened.first) < min(first + selection.rows, opened.last)
 
 
-def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> None:
+def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> list[Past]:
+    """Returns the plans that had rows among what is asked for, which are no longer kept; the caller has accepted that."""
     floor, following = consumer.floor.get(opened.partition, 0), consumer.next.get(opened.partition, 0)
-    asked = f"deliveries {opened.first} to {opened.last} of partition {opened.partition} of consumer {consumer.label!r}"
+    asked = f"deliveries {opened.first} to {opened.last} of partition {opened.partition}"
     if opened.last > following:
         raise OffsetsUnknown(
-            f"{asked} were never given (the next one is {following}): was the broker restored from an older backup? "
-            "Start a query with a new checkpoint"
+            f"{asked} of consumer {consumer.label!r} were never given (the next one is {following}): was the broker restored from an older "
+            "backup? Start a query with a new checkpoint"
         )
-    if opened.first < floor:
-        raise DataLost(f"{asked} are not kept (kept are {floor} to {following}): they were acknowledged")
+    lost = [past for past in consumer.past.values() if past.held(opened.partition, opened.first, opened.last)]
+    if not opened.accept_data_loss and (lost or opened.first < floor):
+        raise DataLost(_not_kept(asked, consumer))
+    return lost
 
 
-def _note_read(ledger: Ledger, destination: Destination, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch) -> None:
+def _note_read(ledger: Ledger, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch, destination: Destination) -> None:
     batch = (opened.query_id, opened.batch_id)
-    if opened.query_id and any(batch in plan.batches for other, plan in destination.plans() if other is not consumer and plan.pending):
-        raise SharedRange(
-            f"batch {opened.batch_id} of query {opened.query_id} reads queue {destination.name!r} twice, as in a "
-            "self-join: each message goes to "
-            "one reader only. Use a topic, or read once and reuse the DataFrame"
-        )
     new = [plan.number for plan in plans if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)]
-    if new:
+    if new or queries.is_new(ledger.state, opened):
         ledger.record(
             range_read={
                 "destination": destination.number,

@@ -22,8 +22,8 @@ from pyroaring import BitMap64
 from mq_broker.core import owners, space
 from mq_broker.core.apply import CHUNK_BITS, plan_of
 from mq_broker.core.audit import ProducerMark, Range
-from mq_broker.core.consumer import Consumer, Plan
-from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.consumer import Consumer, Past, Plan, between, packed
+from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.selection import Lane, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet
@@ -172,8 +172,8 @@ def _lane_rows(lanes: Iterable[Lane]) -> list[store.LaneRows]:
 
 def _consumers_part(destination: Destination) -> store.ConsumersPart:
     part = store.ConsumersPart()
-    for incarnation, (successor, name) in destination.ended.items():
-        part.ended.add(incarnation=incarnation, successor=successor, consumer=name)
+    for incarnation, ended in destination.ended.items():
+        part.ended.add(incarnation=incarnation, **ended._asdict())
     for consumer in destination.consumers.values():
         part.consumers.add(
             consumer=consumer.name,
@@ -181,7 +181,7 @@ def _consumers_part(destination: Destination) -> store.ConsumersPart:
             run=consumer.run,
             minted_by_run=consumer.minted_by_run,
             next_plan=consumer.next_plan,
-            plans=[_plan_part(destination, consumer, plan) for plan in consumer.plans.values()],
+            plans=[*(_past_part(past) for past in consumer.past.values()), *_plan_parts(destination, consumer)],
             next=consumer.next,
             floor=consumer.floor,
             minted_time_us=consumer.minted_time_us,
@@ -190,7 +190,14 @@ def _consumers_part(destination: Destination) -> store.ConsumersPart:
     return part
 
 
-def _plan_part(destination: Destination, consumer: Consumer, plan: Plan) -> store.PlanPart:
+def _plan_parts(destination: Destination, consumer: Consumer) -> Iterator[store.PlanPart]:
+    at = consumer.boundary(consumer.last_past)
+    for plan in consumer.plans.values():
+        yield _plan_part(destination, consumer, plan, at)
+        at = plan.end
+
+
+def _plan_part(destination: Destination, consumer: Consumer, plan: Plan, start: dict[int, int]) -> store.PlanPart:
     assignments = [
         store.Assignment(partition=number, first=first, lanes=_lane_rows(selection.lanes))
         for number, (first, selection) in plan.assignments.items()
@@ -206,6 +213,21 @@ def _plan_part(destination: Destination, consumer: Consumer, plan: Plan) -> stor
         read_by_run=plan.read_by_run,
         failed_attempts=plan.failed_attempts,
         batches=[store.QueryBatch(query_id=query, batch_id=batch) for query, batch in sorted(plan.batches)],
+        counts=between(start, plan.end) if not assignments else {},
+        serial=plan.serial,
+        committed=plan.committed,
+    )
+
+
+def _past_part(past: Past) -> store.PlanPart:
+    return store.PlanPart(
+        planned=store.Planned(plan=past.number),
+        returned=past.returned,
+        acknowledged=not past.returned and past.used,
+        opened_by_run=int(past.returned and past.used),
+        serial=past.serial,
+        forgotten=True,
+        counts=past.numbers,
     )
 
 
@@ -235,11 +257,14 @@ def _staged_part(held: StagedSet) -> store.StagedPart:
 
 def restore(state: State, parts: Iterator[tuple[str, bytes]]) -> None:
     """Fills a fresh state from the parts of a snapshot."""
+    format_1: list[store.MarkerPart] = []
     by_kind: dict[str, list[tuple[list[str], bytes]]] = {kind: [] for kind in ("queries", "markers", "log", "rows", "consumers", "staged")}
     for key, body in parts:
         kind, *which = key.split("/")
         if kind == "broker":
-            _restore_broker(state, store.BrokerPart.FromString(body))
+            broker = store.BrokerPart.FromString(body)
+            _restore_broker(state, broker)
+            format_1.extend(broker.markers)
         else:
             by_kind[kind].append((which, body))
     for _, body in by_kind["queries"]:
@@ -254,6 +279,7 @@ def restore(state: State, parts: Iterator[tuple[str, bytes]]) -> None:
         _restore_consumers(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
     for _, body in by_kind["staged"]:
         _restore_staged(state, store.StagedPart.FromString(body))
+    owners.derive_committed(state, format_1)
 
 
 def _restore_broker(state: State, part: store.BrokerPart) -> None:
@@ -292,16 +318,25 @@ def _restore_rows(partition: Partition, part: store.RowsPart) -> None:
 
 
 def _restore_consumers(destination: Destination, part: store.ConsumersPart) -> None:
-    destination.ended = {ended.incarnation: (ended.successor, ended.consumer) for ended in part.ended}
+    destination.ended = {ended.incarnation: Ended(ended.successor, ended.consumer, ended.shared) for ended in part.ended}
     for known in part.consumers:
         consumer = Consumer(known.consumer, known.incarnation, known.run, known.minted_by_run, known.minted_time_us)
         consumer.floor, consumer.acknowledged_plan = dict(known.floor), known.acknowledged_plan
         at = dict(known.floor)
         for kept in known.plans:
-            plan = plan_of(kept.planned, kept.time_us, at)
+            if kept.forgotten:
+                at = at | {partition: at.get(partition, 0) + count for partition, count in kept.counts.items()}
+                used = kept.acknowledged or kept.opened_by_run > 0
+                past = Past(kept.planned.plan, kept.serial, packed(at), packed(dict(kept.counts)), kept.returned, used)
+                consumer.past[past.number] = past
+                continue
+            # Counts where `mq repair` left a gap.
+            start = at | {partition: at.get(partition, 0) + count for partition, count in kept.counts.items()}
+            plan = plan_of(kept.planned, kept.time_us, start)
             plan.returned, plan.acknowledged = kept.returned, kept.acknowledged
             plan.opened_by_run, plan.read_by_run = kept.opened_by_run, kept.read_by_run
             plan.failed_attempts = kept.failed_attempts
+            plan.serial, plan.committed = kept.serial, kept.committed
             plan.batches = {(batch.query_id, batch.batch_id) for batch in kept.batches}
             consumer.plans[plan.number] = plan
             at = plan.end

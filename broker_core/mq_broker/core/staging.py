@@ -350,8 +350,3 @@ def forget_marker(ledger: Ledger, request: produce.ForgetMarkerRequest) -> produ
     if (request.owner, request.target) in ledger.state.markers:
         ledger.record(marker_forgotten={"owner": request.owner, "target": request.target})
     return produce.ForgetMarkerResponse()
-
-
-def committed_by_sink(state: State, batches: set[tuple[str, int]]) -> bool:
-    """Returns whether our sink has committed any of these (query id, batch id)."""
-    return any(marker.version >= batch for query, batch in batches for marker in state.markers.of_owner(f"{QUERY_OWNER}{query}"))

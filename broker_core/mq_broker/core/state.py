@@ -60,6 +60,8 @@ class State:
     next_session: int = 0
     held_runs: set[int] = field(default_factory=set)
     silent_runs: dict[int, int] = field(default_factory=dict)
+    #: Since when consumers that have acknowledged everything are without a run that is held, by incarnation.
+    kept_since: dict[bytes, int] = field(default_factory=dict)
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
     pins: Counter[int] = field(default_factory=Counter)
     totals: Totals = field(default_factory=Totals)

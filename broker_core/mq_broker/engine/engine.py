@@ -230,7 +230,7 @@ class Engine:
     def _turn(self, wait_s: float) -> None:
         now = self._monotonic()
         if now >= self._next_tick:
-            self._inbox.put((Tick(), _ignore))
+            self._inbox.put((Tick(self._journal.is_short), _ignore))
             self._next_tick = now + TICK_S
         is_cleaning = self._housekeeping.is_cleaning
         try:

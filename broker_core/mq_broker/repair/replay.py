@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan
-from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet
@@ -161,6 +161,8 @@ class Replay:
         if what.owner:
             marker = Marker(what.version, what.run_id, what.rows, what.query_id, entry.time_us)
             owners.set_marker(self.state, what.owner, what.target, marker)
+            if query := owners.query_of(what.owner):
+                owners.mark_committed(self.state, query, what.version)
 
     def _in_order(self, what: store.StagedCommitted) -> bool:
         """Whether all sets are there, and their rows get the offsets that they got."""
@@ -250,6 +252,9 @@ class Replay:
             end = consumer.next | {given.partition: given.first for given in what.assignments}
             consumer.add(Plan(what.plan - 1, what.run, entry.time_us, {}, end, returned=True))
         plan = apply.plan_of(what, entry.time_us, consumer.next)
+        self.state.plans_cut += 1
+        plan.serial = self.state.plans_cut
+        self.state.dirty.add(("broker",))
         destination = self.state.by_number[what.destination]
         for number, assigned in plan.assignments.items():
             selection = assigned[1]
@@ -278,6 +283,15 @@ class Replay:
         if self._consumer(what.destination, what.incarnation) is not None:
             apply.apply(self.state, entry, None)
 
+    def _plans_forgotten(self, what: store.PlansForgotten, entry: store.Entry, _: apply.Body | None) -> None:
+        consumer = self._consumer(what.destination, what.incarnation)
+        if consumer is None:
+            return
+        if consumer.acknowledged_plan < what.through:  # the entry that acknowledged them is lost
+            done = {"destination": what.destination, "incarnation": what.incarnation, "through": what.through}
+            apply.apply(self.state, store.Entry(plans_acknowledged=done), None)
+        apply.apply(self.state, entry, None)
+
     def _range(self, what: store.RangeOpened | store.RangeRead, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is not None:
@@ -285,11 +299,16 @@ class Replay:
             if isinstance(what, store.RangeOpened):
                 _keep(what.failed, [n for n in what.failed if n in consumer.plans])
             apply.apply(self.state, entry, None)
+        elif isinstance(what, store.RangeRead):
+            _keep(what.plans, [])  # that the batch was read counts all the same
+            apply.apply(self.state, entry, None)
 
     def _ended(self, what: store.ConsumerEnded, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
-            self._destination(what.destination).ended.setdefault(what.incarnation, (what.successor, ""))
+            destination = self._destination(what.destination)
+            if what.incarnation not in destination.ended:
+                destination.note_ended(what.incarnation, Ended(what.successor, "", what.shared), self.state.settings.kept_ended)
             return
         known = [plan.number for plan in consumer.pending()]
         _keep(what.acknowledged, [n for n in what.acknowledged if n in known])
@@ -350,6 +369,7 @@ _HANDLERS: Final[dict[str, Any]] = {
     "planned": Replay._planned,
     "plans_returned": Replay._plans_returned,
     "plans_acknowledged": Replay._plans_acknowledged,
+    "plans_forgotten": Replay._plans_forgotten,
     "range_opened": Replay._range,
     "range_read": Replay._range,
     "consumer_ended": Replay._ended,

@@ -39,7 +39,7 @@ class RunStreams:
             request = next(requests, None)
             if request is None:
                 raise InvalidRequest("a call of HoldRun without a request: send one")
-            run = self._enter(request.run)
+            run = self._enter(HoldRun(request.run, request.cluster_id))
         except grpc.RpcError:
             return  # the client left before it said what it wants
         except Exception as error:  # abort gives each its status
@@ -57,10 +57,10 @@ class RunStreams:
         finally:
             self._leave(run)
 
-    def _enter(self, run: int) -> int:
+    def _enter(self, command: HoldRun) -> int:
         # Under the lock, so that the old stream's end cannot slip in between and close what was just held again.
         with self._lock:
-            held: int = self._engine.call(HoldRun(run))
+            held: int = self._engine.call(command)
             self._holders[held] += 1
             return held
 

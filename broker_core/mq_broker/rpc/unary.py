@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
 #: What this broker can do beyond protocol version 1; clients look here before they ask.
-FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask")
+FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask", "queries")
 _WAIT_S_MAX: Final = 60.0
 #: Destinations whose figures are gathered in one turn of the engine.
 _PAGE_DESTINATIONS: Final = 250

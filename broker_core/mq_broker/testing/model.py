@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mq_wire.errors import (
     NotAssigned,
@@ -22,6 +23,9 @@ from mq_wire.errors import (
     UnknownProducer,
 )
 from mq_wire.limits import AUDIT_RANGES
+
+if TYPE_CHECKING:
+    from mq_broker.testing.model_queries import Query
 
 READY, DONE = ("ready",), ("done",)
 Holder = tuple[object, ...]
@@ -110,6 +114,13 @@ class Plan:
     read_by: int = 0
     failed: int = 0
     batches: set[tuple[str, int]] = field(default_factory=set)
+    serial: int = 0
+    committed: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether a batch has ended here."""
+        return self.acknowledged or (self.opened_by if self.returned else self.read_by) > 0
 
     @property
     def pending(self) -> bool:
@@ -122,7 +133,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Consumer:
-    """One incarnation. `plans` are all it ever had; those up to `forgotten` are no longer kept."""
+    """One incarnation. `plans` are all it ever had; rows of those up to `forgotten` are not kept, boundaries up to `unknown` not known."""
 
     name: str
     incarnation: bytes
@@ -131,6 +142,7 @@ class Consumer:
     plans: list[Plan] = field(default_factory=list)
     acknowledged: int = 0
     forgotten: int = 0
+    unknown: int = 0
 
     @property
     def next(self) -> dict[int, int]:
@@ -152,7 +164,7 @@ class Destination:
     id: bytes
     partitions: list[Partition]
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
-    ended: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    ended: dict[bytes, tuple[bytes, str, bool]] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
         return [row for partition in self.partitions for row in partition.rows]
@@ -193,6 +205,10 @@ class Model:
     anonymous_max: int = 1000
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     run_grace_us: int = 120 * 1_000_000
+    kept_range_ttl_us: int = 24 * 3600 * 1_000_000
+    kept_boundaries: int = 100
+    kept_batches: int = 100
+    kept_ended: int = 1000
     identities: int = 0
     created: int = 0
     epoch: int = 0
@@ -204,12 +220,15 @@ class Model:
     #: query id -> target (None = all) -> the lowest epoch that may write
     query_epochs: dict[str, dict[str | None, int]] = field(default_factory=dict)
     fenced: dict[str, int] = field(default_factory=dict)
+    queries: dict[str, Query] = field(default_factory=dict)
+    plans_cut: int = 0
     # Lost in a crash:
     sessions: dict[int, Session] = field(default_factory=dict)
     opened_sessions: int = 0
     runs: set[int] = field(default_factory=set)
     silent: dict[int, int] = field(default_factory=dict)
     duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
+    alone: dict[bytes, int] = field(default_factory=dict)
 
     def new_identity(self) -> bytes:
         self.identities += 1
@@ -222,7 +241,7 @@ class Model:
             for row in session.delivered:
                 if row.holder == ("session", session.number):
                     row.holder = READY
-        left.sessions, left.opened_sessions, left.runs, left.silent = {}, 0, set(), {}
+        left.sessions, left.opened_sessions, left.runs, left.silent, left.alone = {}, 0, set(), {}, {}
         left.duplicates.clear()
         return left
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq_broker.testing.model import DONE, READY, Consumer, Destination, Model, Plan, Row
-from mq_broker.testing.model_staging import committed_by_sink, discard_readers
+from mq_broker.testing.model_staging import discard_readers
 from mq_wire.errors import (
     DataLost,
     DestinationRecreated,
@@ -45,17 +45,18 @@ def _return_unread(model: Model, run: int) -> None:
     for destination in model.destinations.values():
         for consumer in destination.consumers.values():
             if consumer.run == run:
-                _return(consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+                give_back(consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
 
 
-def _return(consumer: Consumer, plans: list[Plan], blame: bool = False) -> None:
+def give_back(consumer: Consumer, plans: list[Plan], blame: bool = False) -> None:
     for plan in plans:
         plan.returned = True
+        plan.opened_by, charged = 0, plan.failed + (plan.read_by > 0 and plan.read_by >= plan.opened_by)
         for rows in plan.rows.values():
             for row in rows:
                 row.holder = READY
                 if blame:
-                    row.attempts += plan.failed + (plan.read_by > 0 and plan.read_by >= plan.opened_by)
+                    row.attempts += charged
 
 
 def choose(destination: Destination, rows: int, below: dict[int, int] | None = None) -> list[Row]:
@@ -74,14 +75,24 @@ def choose(destination: Destination, rows: int, below: dict[int, int] | None = N
 
 def _locate(consumer: Consumer, positions: dict[int, int]) -> int:
     asked = {partition: number for partition, number in positions.items() if number}
-    for number in range(len(consumer.plans), consumer.forgotten - 1, -1):
+    for number in range(len(consumer.plans), consumer.unknown - 1, -1):
         if consumer.boundary(number) == asked:
             return number
     if any(number > consumer.next.get(partition, 0) for partition, number in asked.items()):
         raise OffsetsUnknown(str(asked))
-    if all(number <= consumer.boundary(consumer.forgotten).get(partition, 0) for partition, number in asked.items()):
+    if all(number <= consumer.boundary(consumer.unknown).get(partition, 0) for partition, number in asked.items()):
         raise DataLost(str(asked))
     raise InvalidRequest(str(asked))
+
+
+def _locate_kept(consumer: Consumer, positions: dict[int, int], accept: bool) -> tuple[int, bool]:
+    """As `_locate`; with `accept` what lies before all that is known is the first boundary that is, and data is lost."""
+    try:
+        return _locate(consumer, positions), False
+    except DataLost:
+        if not accept:
+            raise
+        return consumer.unknown, True
 
 
 def destination_of(model: Model, name: str, destination_id: bytes) -> Destination:
@@ -98,7 +109,7 @@ def _find(model: Model, destination: Destination, name: str, incarnation: bytes,
         raise InvalidRequest(str(run))
     consumer = destination.consumers.get(incarnation)
     if incarnation and consumer is None:
-        raise _ended(destination, incarnation)
+        raise ended(destination, incarnation)
     if not incarnation:
         same = [c for c in destination.consumers.values() if c.name == name and c.minted_by == run]
         consumer = same[0] if same else None
@@ -111,8 +122,10 @@ def _find(model: Model, destination: Destination, name: str, incarnation: bytes,
     return consumer
 
 
-def _ended(destination: Destination, incarnation: bytes) -> IncarnationSuperseded | OffsetsUnknown:
+def ended(destination: Destination, incarnation: bytes) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
     if incarnation in destination.ended:
+        if destination.ended[incarnation][2]:
+            return SharedRange(incarnation.hex())
         return IncarnationSuperseded(incarnation.hex())
     return OffsetsUnknown(incarnation.hex())
 
@@ -127,17 +140,19 @@ def plan(
     max_rows: int,
     min_rows: int = 0,
     below: dict[int, int] | None = None,
+    accept: bool = False,
 ) -> tuple[bytes, dict[int, int], int] | None:
     """Returns (incarnation, boundary, rows), None where there is nothing to do."""
     consumer = _find(model, destination, name, incarnation, run)
     if consumer is not None:
-        through = _locate(consumer, start) if incarnation else consumer.forgotten
-        _acknowledge(consumer, through)
-        later = [known for known in consumer.plans if known.number > through and known.pending]
+        through = _locate_kept(consumer, start, accept)[0] if incarnation else consumer.unknown
+        _acknowledge(model, consumer, through)
+        later = consumer.plans[through:]
         for known in later:
-            if known.read_by:
-                return consumer.incarnation, known.end, known.count
-        _return(consumer, later)
+            if known.used:
+                kept = known.number > consumer.forgotten and not known.returned
+                return consumer.incarnation, known.end, known.count if kept else 0
+        give_back(consumer, [known for known in later if known.pending])
     before = [c for c in destination.consumers.values() if name and c.name == name]
     if consumer is None and before:
         consumer = _mint(model, destination, name, run, before[0])
@@ -153,11 +168,12 @@ def plan(
         row.holder = ("plan", consumer.incarnation, number)
     start_of = {n: first.get(n, 0) for n in by_partition}
     end = {**first, **{n: start_of[n] + len(rows) for n, rows in by_partition.items()}}
-    consumer.plans.append(Plan(number, run, by_partition, start_of, end))
+    model.plans_cut += 1
+    consumer.plans.append(Plan(number, run, by_partition, start_of, end, serial=model.plans_cut))
     return consumer.incarnation, end, len(chosen)
 
 
-def _acknowledge(consumer: Consumer, through: int) -> int:
+def _acknowledge(model: Model, consumer: Consumer, through: int) -> int:
     if through <= consumer.acknowledged:
         return 0
     rows = 0
@@ -166,8 +182,28 @@ def _acknowledge(consumer: Consumer, through: int) -> int:
             rows += plan.count
             plan.acknowledged = True
             _done(plan)
-    consumer.forgotten, consumer.acknowledged = consumer.acknowledged, through
+    _forget(model, consumer, consumer.acknowledged)
+    consumer.acknowledged = through
     return rows
+
+
+def _forget(model: Model, consumer: Consumer, through: int) -> None:
+    """Rows of plans up to `through` are let go; of those before, the last boundaries are known."""
+    consumer.forgotten = max(through, consumer.forgotten)
+    consumer.unknown = max(consumer.forgotten - model.kept_boundaries, consumer.unknown)
+
+
+def forget_kept(model: Model, now_us: int, short: bool) -> None:
+    """What is kept for nobody goes after a while."""
+    alone = {}
+    for destination in model.destinations.values():
+        for consumer in destination.consumers.values():
+            keeps = consumer.acknowledged > consumer.forgotten and not any(plan.pending for plan in consumer.plans)
+            if keeps and consumer.run not in model.runs:
+                since = alone[consumer.incarnation] = model.alone.get(consumer.incarnation, now_us)
+                if now_us - since >= (model.run_grace_us if short else model.kept_range_ttl_us):
+                    _forget(model, consumer, consumer.acknowledged)
+    model.alone = alone
 
 
 def _done(plan: Plan) -> None:
@@ -186,10 +222,12 @@ def _mint(model: Model, destination: Destination, name: str, run: int, before: C
     return destination.consumers[incarnation]
 
 
-def end_consumer(model: Model, destination: Destination, consumer: Consumer, successor: bytes) -> tuple[int, int]:
+def end_consumer(
+    model: Model, destination: Destination, consumer: Consumer, successor: bytes, shared: bool = False
+) -> tuple[int, int]:
     """Returns how many rows went back, and how many count as acknowledged."""
     pending = [plan for plan in consumer.plans if plan.pending]
-    done = [plan for plan in pending if committed_by_sink(model, plan.batches)]
+    done = [plan for plan in pending if plan.committed]
     freed = [plan for plan in pending if plan not in done]
     for plan in done:
         _done(plan)
@@ -197,9 +235,11 @@ def end_consumer(model: Model, destination: Destination, consumer: Consumer, suc
         discard_readers(model, plan.batches)
         for query, batch in plan.batches:
             model.fenced[query] = max(batch, model.fenced.get(query, batch))
-    _return(consumer, freed, blame=True)
+    give_back(consumer, freed, blame=not shared)
     del destination.consumers[consumer.incarnation]
-    destination.ended[consumer.incarnation] = (successor, consumer.name)
+    destination.ended[consumer.incarnation] = (successor, consumer.name, shared)
+    if len(destination.ended) > model.kept_ended:
+        del destination.ended[next(iter(destination.ended))]
     return sum(plan.count for plan in freed), sum(plan.count for plan in done)
 
 
@@ -208,23 +248,35 @@ def acknowledge_range(
 ) -> int:
     consumer = _find(model, destination_of(model, name, destination_id), *who)
     assert consumer is not None
-    return _acknowledge(consumer, _locate(consumer, end))
+    return _acknowledge(model, consumer, _locate(consumer, end))
 
 
 def open_range(
-    model: Model, name: str, destination_id: bytes, who: tuple[str, bytes, int], start: dict[int, int], end: dict[int, int]
-) -> dict[int, tuple[int, int, int]]:
-    """Returns partition -> (first, last, rows)."""
+    model: Model,
+    name: str,
+    destination_id: bytes,
+    who: tuple[str, bytes, int],
+    start: dict[int, int],
+    end: dict[int, int],
+    accept: bool = False,
+) -> tuple[dict[int, tuple[int, int, int]], bool]:
+    """Returns partition -> (first, last, rows), and whether data is lost."""
     consumer = _find(model, destination_of(model, name, destination_id), *who)
     assert consumer is not None
-    after, through = _locate(consumer, start), _locate(consumer, end)
+    (after, from_lost), (through, to_lost) = _locate_kept(consumer, start, accept), _locate_kept(consumer, end, accept)
     if through < after:
         raise InvalidRequest(f"{start} {end}")
-    plans = [plan for plan in consumer.plans[after:through] if not plan.returned]
+    gone = any(not plan.returned for plan in consumer.plans[after : min(through, consumer.forgotten)])
+    if gone and not accept:
+        raise DataLost(str(start))
+    plans = [plan for plan in consumer.plans[max(after, consumer.forgotten) : through] if not plan.returned]
+    last_plan = consumer.plans[through - 1] if through > max(after, consumer.forgotten) else None
+    if last_plan is not None and last_plan.returned:
+        last_plan.opened_by = last_plan.opened_by or who[2]
     for plan in plans:
         if plan.opened_by < who[2]:
             in_vain = 0 < plan.read_by < who[2] and plan.read_by >= plan.opened_by
-            if plan.pending and in_vain and not committed_by_sink(model, plan.batches):
+            if plan.pending and in_vain and not plan.committed:
                 plan.failed += 1
             plan.opened_by = who[2]
     parts = {}
@@ -232,38 +284,7 @@ def open_range(
         first = consumer.boundary(after).get(partition, 0)
         if last > first:
             parts[partition] = (first, last, sum(len(plan.rows.get(partition, ())) for plan in plans))
-    return parts
-
-
-def fetch(
-    model: Model, name: str, destination_id: bytes, who: tuple[str, bytes, int], where: tuple[int, int, int], batch: tuple[str, int]
-) -> list[tuple[int, Row, int]]:
-    """Returns (delivery number, row, delivery count) of numbers [first, last) of a partition; `where` has all three."""
-    partition, first, last = where
-    if not 0 < who[2] <= model.epoch:
-        raise InvalidRequest(str(who))
-    destination = destination_of(model, name, destination_id)
-    consumer = destination.consumers.get(who[1])
-    if consumer is None:
-        raise _ended(destination, who[1])
-    if last > consumer.next.get(partition, 0):
-        raise OffsetsUnknown(str(where))
-    if first < consumer.boundary(consumer.forgotten).get(partition, 0):
-        raise DataLost(str(where))
-    others = [plan for other in destination.consumers.values() if other is not consumer for plan in other.plans if plan.pending]
-    if batch[0] and any(batch in plan.batches for plan in others):
-        raise SharedRange(str(batch))
-    rows = []
-    for plan in consumer.kept():
-        numbered = [(plan.first[partition] + i, row) for i, row in enumerate(plan.rows.get(partition, ()))]
-        wanted = [(number, row, plan.failed + 1 + row.attempts) for number, row in numbered if first <= number < last]
-        if plan.returned or not wanted:
-            continue
-        rows += wanted
-        plan.read_by = max(plan.read_by, who[2])
-        if batch[0]:
-            plan.batches.add(batch)
-    return rows
+    return parts, from_lost or to_lost or gone
 
 
 def release_consumer(model: Model, name: str, consumer: str) -> tuple[int, int]:

@@ -137,6 +137,8 @@ def commit(
                 there.rows.append(Row(batch.partition, offset, value, priority, "", offset, now_us))
     if owner:
         model.markers[owner, target] = (version, rows, who, now_us)
+        for plan in (plan for d in model.destinations.values() for c in d.consumers.values() for plan in c.kept()):
+            plan.committed = plan.committed or (query, version) in plan.batches
     _discard(model, older)
     _end_epochs(model, query, chosen)
     return False, rows
@@ -170,8 +172,6 @@ def expire(model: Model, now_us: int) -> None:
     _discard(model, [token for token, held in model.staged.items() if held.time_us < now_us - model.staged_ttl_us])
 
 
-def committed_by_sink(model: Model, batches: set[tuple[str, int]]) -> bool:
-    """Returns whether our sink has committed the output of any of these (query, batch)."""
-    return any(
-        owner == f"query:{query}" and version >= batch for (owner, _), (version, *_) in model.markers.items() for query, batch in batches
-    )
+def last_committed(model: Model, query: str) -> int | None:
+    """Returns the last batch of a query that our sink has committed, to any target."""
+    return max((version for (owner, _), (version, *_) in model.markers.items() if query and owner == f"query:{query}"), default=None)
