@@ -20,7 +20,7 @@ from mq_broker.core.commands import (
 )
 from mq_broker.testing import model_plans as plans
 from mq_broker.testing import model_staging as staging
-from mq_broker.testing.model import DONE
+from mq_broker.testing.model_state import DONE
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer

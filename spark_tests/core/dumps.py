@@ -11,8 +11,9 @@ from mq_broker.core.audit import SKIPPED
 from mq_broker.core.broker import Broker
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.state import State
-from mq_broker.testing import model as plain
-from mq_broker.testing.model import READY, Model
+from mq_broker.testing import model_state as plain
+from mq_broker.testing.model import Model
+from mq_broker.testing.model_state import READY
 from mq_wire.limits import AUDIT_RANGES
 
 Dump = dict[str, Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mq_broker.testing.model import DONE, READY, Consumer, Destination, Model, Plan, Row
+from mq_broker.testing.model import Model
 from mq_broker.testing.model_staging import discard_readers
+from mq_broker.testing.model_state import DONE, READY, Consumer, Destination, Plan, Row
 from mq_wire.errors import (
     DataLost,
     DestinationRecreated,

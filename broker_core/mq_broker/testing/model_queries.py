@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mq_broker.testing.model import Destination, Model, Plan, Row
+from mq_broker.testing.model import Model
 from mq_broker.testing.model_plans import destination_of, end_consumer, ended, give_back
 from mq_broker.testing.model_staging import last_committed
+from mq_broker.testing.model_state import Destination, Plan, Row
 from mq_wire.errors import CheckpointTooOld, DataLost, InvalidRequest, OffsetsUnknown, SharedRange
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mq_broker.testing.model import Model, Row, StagedBatch, StagedSet
+from mq_broker.testing.model import Model
+from mq_broker.testing.model_state import Row, StagedBatch, StagedSet
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,

@@ -1,0 +1,174 @@
+"""What the model is made of: rows, producers, sessions, plans and staged sets, as plain records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+READY, DONE = ("ready",), ("done",)
+Holder = tuple[object, ...]
+
+
+def identity(number: int) -> bytes:
+    """Returns the `number`-th identity that was given: 16 bytes."""
+    return number.to_bytes(16, "big")
+
+
+@dataclass(slots=True)
+class Row:
+    """One message. `holder` is READY, DONE, ("session", number) or ("plan", incarnation, plan)."""
+
+    partition: int
+    offset: int
+    value: bytes
+    priority: int
+    producer: str
+    sequence: int
+    time_us: int
+    attempts: int = 0
+    holder: Holder = READY
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the audit remembers of one stored (or skipped: base None) batch."""
+
+    first: int
+    rows: int
+    crc: int
+    base: int | None
+    time_us: int
+
+
+@dataclass(slots=True)
+class Mark:
+    """One producer in one partition."""
+
+    epoch: int
+    next: int = 0
+    rows: int = 0
+    last_offset: int = -1
+    batches: list[Batch] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Partition:
+    """`rows[i]` has offset i. `marks` has the producer heard of longest ago first."""
+
+    rows: list[Row] = field(default_factory=list)
+    marks: list[tuple[str, Mark]] = field(default_factory=list)
+    duplicates: int = 0
+
+    def mark(self, producer: str) -> Mark | None:
+        for name, mark in self.marks:
+            if name == producer:
+                return mark
+        return None
+
+
+@dataclass(slots=True)
+class Session:
+    """A connected consumer. `delivered` are all rows it ever got, in order; the application saw the first `seen` of them."""
+
+    number: int
+    destination: str
+    credit: int
+    seen: int = 0
+    delivered: list[Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """`rows[p]` are the rows of partition p in delivery order, from number `first[p]` on."""
+
+    number: int
+    run: int
+    rows: dict[int, list[Row]]
+    first: dict[int, int]
+    end: dict[int, int]
+    returned: bool = False
+    acknowledged: bool = False
+    opened_by: int = 0
+    read_by: int = 0
+    failed: int = 0
+    batches: set[tuple[str, int]] = field(default_factory=set)
+    serial: int = 0
+    committed: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether a batch has ended here."""
+        return self.acknowledged or (self.opened_by if self.returned else self.read_by) > 0
+
+    @property
+    def pending(self) -> bool:
+        return not self.returned and not self.acknowledged
+
+    @property
+    def count(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One incarnation. `plans` are all it ever had; rows of those up to `forgotten` are not kept, boundaries up to `unknown` not known."""
+
+    name: str
+    incarnation: bytes
+    run: int
+    minted_by: int
+    plans: list[Plan] = field(default_factory=list)
+    acknowledged: int = 0
+    forgotten: int = 0
+    unknown: int = 0
+
+    @property
+    def next(self) -> dict[int, int]:
+        return self.plans[-1].end if self.plans else {}
+
+    def kept(self) -> list[Plan]:
+        return self.plans[self.forgotten :]
+
+    def boundary(self, plan: int) -> dict[int, int]:
+        return self.plans[plan - 1].end if plan else {}
+
+
+@dataclass(slots=True)
+class Destination:
+    """A queue."""
+
+    number: int
+    name: str
+    id: bytes
+    partitions: list[Partition]
+    consumers: dict[bytes, Consumer] = field(default_factory=dict)
+    ended: dict[bytes, tuple[bytes, str, bool]] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        return [row for partition in self.partitions for row in partition.rows]
+
+
+@dataclass(slots=True)
+class StagedBatch:
+    """Rows of one batch of a set: (value, priority)."""
+
+    destination: str
+    partition: int
+    first: int
+    crc: int
+    rows: list[tuple[bytes, int]]
+
+
+@dataclass(slots=True)
+class StagedSet:
+    """What one token holds. `target` None: its writer did not say, and it may be any."""
+
+    epoch: int
+    query: str
+    batch: int
+    target: str | None
+    time_us: int = 0
+    batches: list[StagedBatch] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(len(batch.rows) for batch in self.batches)
