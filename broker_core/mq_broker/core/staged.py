@@ -32,6 +32,8 @@ class StagedSet:
     batch_id: int
     run_id: str
     last_time_us: int = 0
+    #: The last sign of life by the clock of this process; None until that is known after a start.
+    seen_us: int | None = None
     rows: int = 0
     frames: list[StagedFrame] = field(default_factory=list)
     #: (destination, partition) -> next sequence, and the last ranges.
