@@ -25,8 +25,8 @@ def test_files_of_an_earlier_process_are_taken_over() -> None:
     disk.create("segment-0000000001.mqj")
     pool = SegmentPool(disk, TINY)
     pool.start()
-    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4)), "segment-0000000001.mqj"]
-    assert len(pool) == 4
+    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4, 5, 6)), "segment-0000000001.mqj"]
+    assert len(pool) == 6
     assert pool.take(TINY.segment_bytes, 2)[0].name == pool_name(3), "the first two are reserves"
 
 
@@ -35,11 +35,11 @@ def test_a_recycled_file_gets_a_name_that_is_not_taken() -> None:
     pool = SegmentPool(disk, TINY)
     pool.start()
     assert pool.ensure(0, 2)
-    for number in range(4):
+    for number in range(6):
         disk.create(f"used {number}").allocate(TINY.segment_bytes)
         pool.give(f"used {number}", TINY.segment_bytes)
-    assert len(pool) == 4, "twice as many as are kept ready"
-    assert disk.list_names() == [pool_name(number) for number in range(4)]
+    assert len(pool) == 6, "the reserves, and twice as many as are kept ready"
+    assert disk.list_names() == [pool_name(number) for number in range(6)]
 
 
 def test_a_recycled_file_of_another_size_is_removed() -> None:

@@ -101,7 +101,7 @@ class SegmentPool:
 
     @property
     def _files_max(self) -> int:
-        return 2 * self._settings.pool_segments
+        return self._reserves + 2 * self._settings.pool_segments
 
     def __len__(self) -> int:
         return len(self._files)

@@ -22,7 +22,7 @@ class JournalSettings:
     Args:
         segment_bytes: largest size of a segment file, a multiple of 4096. Segments that exist keep the size they have.
         first_bytes: size of the first segment files, and of the two that are kept back for state; from there on sizes double with use.
-        pool_segments: one empty file less is kept ready for rows; twice as many recycled ones are kept in all, the rest is removed.
+        pool_segments: one empty file less is kept ready for rows; twice as many recycled ones are kept, the rest is removed.
         reserves: so many empty files are kept back for state; none where nothing goes on afterwards.
         spare_bytes: what new segment files leave free on the disk, at least. Segments come back only behind a snapshot, which needs room as
             well: without any, a disk that is full would stay full for ever.
