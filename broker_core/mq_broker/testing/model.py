@@ -175,6 +175,8 @@ class StagedSet:
     query: str
     batch: int
     time_us: int = 0
+    #: The last sign of life as the process knows it; None after a start, until time passes.
+    seen_us: int | None = None
     batches: list[StagedBatch] = field(default_factory=list)
 
     @property
@@ -218,6 +220,8 @@ class Model:
                 if row.holder == ("session", session.number):
                     row.holder = READY
         left.sessions, left.opened_sessions, left.runs, left.silent = {}, 0, set(), {}
+        for held in left.staged.values():
+            held.seen_us = None
         return left
 
     # ---- destinations and producers

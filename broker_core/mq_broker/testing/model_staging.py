@@ -51,7 +51,7 @@ def stage(
         raise SequenceReused(str(first))
     held = model.staged.setdefault(token, StagedSet(epoch, query, batch))
     held.batches.append(StagedBatch(*where, first, crc, list(rows)))
-    held.time_us = now_us
+    held.time_us = held.seen_us = now_us
     if query and epoch > model.query_epochs.get(query, 0):
         model.query_epochs[query] = epoch
     return 0
@@ -117,7 +117,11 @@ def discard_readers(model: Model, batches: set[tuple[str, int]]) -> None:
 
 
 def expire(model: Model, now_us: int) -> None:
-    _discard(model, [token for token, held in model.staged.items() if held.time_us < now_us - model.staged_ttl_us])
+    for held in model.staged.values():
+        if held.seen_us is None:
+            held.seen_us = now_us - min(max(now_us - held.time_us, 0), model.staged_ttl_us // 2)
+    limit = now_us - model.staged_ttl_us
+    _discard(model, [token for token, held in model.staged.items() if held.seen_us is not None and held.seen_us < limit])
 
 
 def committed_by_sink(model: Model, batches: set[tuple[str, int]]) -> bool:
