@@ -25,8 +25,8 @@ from mq_broker.rpc.server import Server, bracketed, check_address
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
-#: So much of a segment stays free on the disk, for snapshots.
-_SPARE_SHARE: Final = 2
+#: Stays free on the disk, beside what snapshots are reckoned to need.
+_SPARE_BYTES: Final = 4 << 20
 
 
 class BrokerProcess:
@@ -117,7 +117,7 @@ def _core_settings(config: BrokerConfig) -> Settings:
 
 def _journal_settings(config: BrokerConfig) -> JournalSettings:
     return JournalSettings(
-        segment_bytes=config.segment_bytes, pool_segments=config.pool_segments, spare_bytes=config.segment_bytes // _SPARE_SHARE
+        segment_bytes=config.segment_bytes, pool_segments=config.pool_segments, spare_bytes=_SPARE_BYTES
     )
 
 

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from mq_broker.core.commands import OpenSession, Quarantine, ReleaseView, RowsView, Settings, Tick
+from mq_wire.errors import StoreFull
 from mq_wire.v1.admin_pb2 import DestinationStats, StatsRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from spark_tests.core import commands
@@ -79,15 +80,25 @@ def test_duplicates_are_written_beside_what_is_written_anyway() -> None:
     assert figures(world) == {"duplicate_rows": 5, "enqueued_rows": 2, "quarantined_rows": 0}
 
 
+class NoRoom:
+    """A full disk."""
+
+    def for_state(self, header_bytes: int) -> None:
+        raise StoreFull("full")
+
+    def for_rows(self, header_bytes: int, body_bytes: int) -> None:
+        raise StoreFull("full")
+
+
 def test_where_the_disk_is_full_nothing_is_written_for_them() -> None:
     world = busy_world()
     world.handle(commands.publish("q", 0, WHO, 0, [(b"0", 4), (b"1", 4), (b"2", 4)]))
     entries = world.broker.ledger.entries
-    world.broker.ledger.has_room = False
+    room, world.broker.ledger.room = world.broker.ledger.room, NoRoom()
     world.handle(Tick())
     assert world.broker.ledger.entries == entries
     assert figures(world)["duplicate_rows"] == EVER["duplicate_rows"] + 3
-    world.broker.ledger.has_room = True
+    world.broker.ledger.room = room
     world.handle(Tick())
     assert world.broker.ledger.entries == entries + 1
 

@@ -19,14 +19,13 @@ from mq_broker.core.commands import (
     Settings,
     Tick,
 )
-from mq_broker.engine.engine import Engine, _size_bound
+from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import StoreFull
-from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from mq_wire.v1.produce_pb2 import DiscardStagedRequest, ListMarkersRequest, ListStagedRequest, StagedSet
+from mq_wire.v1.produce_pb2 import ListMarkersRequest, ListStagedRequest, StagedSet, TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch, PlanRequest
 from spark_tests.core import commands
 from spark_tests.core.worlds import CLUSTER
@@ -38,14 +37,14 @@ ROWS = 8
 
 
 class FullBroker:
-    """An engine on a disk with a queue `q` of some rows; `fill` leaves no room, not even what is kept back for acknowledgements."""
+    """An engine on a disk with a queue `q` of some rows; `fill` leaves no room, not for snapshots, and none in what is kept back."""
 
     def __init__(self) -> None:
-        self.disk, self.clock = MemoryDisk(), FakeClock()
+        self.disk, self.snapshots, self.clock = MemoryDisk(), MemoryDisk(), FakeClock()
         settings = Settings(default_partitions=1, run_grace_us=1_000_000, browse_ttl_us=1_000_000)
         self.broker: Broker
-        self.broker, journal, housekeeping = recover(self.disk, MemoryDisk(), CLUSTER, JOURNAL, settings, TINY, created=False)
-        self.engine = Engine(self.broker, journal, housekeeping, self.clock.wall_us)
+        self.broker, journal, housekeeping = recover(self.disk, self.snapshots, CLUSTER, JOURNAL, settings, TINY, created=False)
+        self.engine = Engine(self.broker, journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s)
         self.views: list[RowsView] = []
         self.answer(commands.publish("q", 0, WHO, 0, [(b"%d" % row, 4) for row in range(ROWS)]))
 
@@ -57,13 +56,13 @@ class FullBroker:
         return int(self.answer(OpenSession(opening, self.views.append)).session)
 
     def fill(self) -> None:
-        self.disk.capacity_bytes = 0
+        self.disk.capacity_bytes = self.snapshots.capacity_bytes = 0
         with pytest.raises(StoreFull):
-            self._create_for_ever()
+            self._write_for_ever()
 
-    def _create_for_ever(self) -> None:
-        for number in range(100_000):
-            self.answer(CreateDestinationRequest(name=f"filler-{number}", partitions=1))
+    def _write_for_ever(self) -> None:
+        for _ in range(100_000):
+            self.answer(TakeEpochRequest())
 
     def ready(self) -> int:
         return self.broker.state.by_name["q"].ready_rows()
@@ -140,9 +139,3 @@ def test_an_error_of_a_full_disk_names_no_staged_sets_where_there_are_none() -> 
     with pytest.raises(StoreFull) as refused:
         full.answer(commands.publish("q", 0, WHO, ROWS, [(bytes(4000), 4)]))
     assert "staged" not in str(refused.value)
-
-
-def test_a_discard_of_many_sets_has_the_room_that_its_entry_takes() -> None:
-    """A request may name more tokens than the room that is asked for a small command holds."""
-    tokens = [number.to_bytes(16, "big") for number in range(60_000)]
-    assert _size_bound(DiscardStagedRequest(tokens=tokens)) > 18 * len(tokens)

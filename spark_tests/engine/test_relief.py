@@ -38,7 +38,7 @@ class SmallBroker:
         self.disks, self.clock = (MemoryDisk(capacity_bytes=6 * SEGMENT.segment_bytes), MemoryDisk()), FakeClock()
         settings = Settings(default_partitions=1)
         broker, self.journal, housekeeping = recover(*self.disks, b"c" * 16, UUID(int=7), settings, SEGMENT, created=False, aside=at_once)
-        self.engine = Engine(broker, self.journal, housekeeping, self.clock.wall_us)
+        self.engine = Engine(broker, self.journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s)
         self.views: list[RowsView] = []
         self.sent = 0
         opening = OpenConsumer(destination="q", credit=Credit(rows=1 << 30, bytes=1 << 40), create=True)

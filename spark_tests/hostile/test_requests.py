@@ -225,8 +225,8 @@ def test_a_list_of_thousands_keeps_nobody_waiting() -> None:
         assert not next(boundary.feed("CreateDestination", create.SerializeToString()))[0]
     handle, pages = boundary.broker.handle, list[int]()
 
-    def counted(request: Any, now_us: int) -> Any:
-        reply = handle(request, now_us)
+    def counted(request: Any, now_us: int, monotonic_us: int | None = None) -> Any:
+        reply = handle(request, now_us, monotonic_us)
         if isinstance(reply, admin_pb2.ListDestinationsResponse):
             pages.append(len(reply.destinations))
         return reply

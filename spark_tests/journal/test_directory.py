@@ -74,8 +74,8 @@ def test_an_identity_of_another_version_or_damaged_is_refused(tmp_path: Path) ->
     rewrite(tmp_path, created=True)
     with pytest.raises(DataDirectoryUnusable, match="checksum is wrong"):
         DataDirectory.open(tmp_path)
-    rewrite(tmp_path, format=2)
-    with pytest.raises(DataDirectoryUnusable, match="format 2"):
+    rewrite(tmp_path, format=3)
+    with pytest.raises(DataDirectoryUnusable, match="has format 3, this program knows 1 to 2: start the version"):
         DataDirectory.open(tmp_path)
     for text in ("", "{", "[]", "{}"):
         (tmp_path / "identity").write_text(text)

@@ -25,21 +25,21 @@ def test_files_of_an_earlier_process_are_taken_over() -> None:
     disk.create("segment-0000000001.mqj")
     pool = SegmentPool(disk, TINY)
     pool.start()
-    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4)), "segment-0000000001.mqj"]
-    assert len(pool) == 4
-    assert pool.take()[0] == pool_name(0)
+    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4, 5, 6)), "segment-0000000001.mqj"]
+    assert len(pool) == 6
+    assert pool.take(TINY.segment_bytes, 2)[0].name == pool_name(3), "the first two are reserves"
 
 
 def test_a_recycled_file_gets_a_name_that_is_not_taken() -> None:
     disk = MemoryDisk()
     pool = SegmentPool(disk, TINY)
     pool.start()
-    assert pool.ensure(2)
-    for number in range(4):
+    assert pool.ensure(0, 2)
+    for number in range(6):
         disk.create(f"used {number}").allocate(TINY.segment_bytes)
         pool.give(f"used {number}", TINY.segment_bytes)
-    assert len(pool) == 4, "twice as many as are kept ready"
-    assert disk.list_names() == [pool_name(number) for number in range(4)]
+    assert len(pool) == 6, "the reserves, and twice as many as are kept ready"
+    assert disk.list_names() == [pool_name(number) for number in range(6)]
 
 
 def test_a_recycled_file_of_another_size_is_removed() -> None:
@@ -53,13 +53,13 @@ def test_a_recycled_file_of_another_size_is_removed() -> None:
 
 def test_the_background_thread_keeps_ahead(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
-    settings = JournalSettings(segment_bytes=9 << 20, pool_segments=2)
+    settings = JournalSettings(segment_bytes=9 << 20, first_bytes=2 << 20, pool_segments=2)
     pool = SegmentPool(disk, settings)
     pool.start()
-    for _ in range(4):
-        wait_until(lambda: len(pool) == 2, message="two files ready")
-        name, file = pool.take()
-        assert file.size() == 9 << 20
+    for size in (2, 4, 8, 9, 9):
+        wait_until(lambda: len(pool) == 3, message="two reserves and a file for rows")
+        (name, taken), file = pool.take(1 << 20, 2)
+        assert taken == file.size() == size << 20
         assert not any(file.map()[:: 1 << 12])
         file.close()
         disk.remove(name)
@@ -74,7 +74,7 @@ def test_closing_does_not_wait_for_a_whole_file(tmp_path: Path) -> None:
     pool.close()
     pool = SegmentPool(RealDisk(tmp_path), dataclasses.replace(TINY))
     pool.start()
-    assert RealDisk(tmp_path).list_names() == []
+    assert all(name.endswith(".mqj") for name in RealDisk(tmp_path).list_names()), "nothing that is half done"
 
 
 @pytest.mark.parametrize("in_background", [False, True])
@@ -88,5 +88,5 @@ def test_a_disk_that_is_full_and_then_fails_is_told_to_whoever_waits(in_backgrou
     pool = SegmentPool(disk, dataclasses.replace(TINY, fill_in_background=in_background))
     pool.start()
     with pytest.raises(StorageFailed, match="could not be filled"):
-        pool.ensure(1)
+        pool.ensure(0, 1)
     pool.close()

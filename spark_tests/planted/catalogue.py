@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_tests.planted import journal_bugs, query_bugs, queue_bugs, snapshot_bugs
+from spark_tests.planted import journal_bugs, query_bugs, queue_bugs, snapshot_bugs, space_bugs
 from spark_tests.planted.mutation import Bug
 
 ROOMS: Final[dict[str, tuple[Bug, ...]]] = {
@@ -13,6 +13,7 @@ ROOMS: Final[dict[str, tuple[Bug, ...]]] = {
     "files of snapshots": snapshot_bugs.FILES,
     "content of snapshots": snapshot_bugs.CONTENT,
     "space": snapshot_bugs.SPACE,
+    "a full disk": space_bugs.FULL,
     "receipts": queue_bugs.RECEIPTS,
     "deliveries": queue_bugs.DELIVERIES,
     "Spark's source": query_bugs.SOURCE,

@@ -238,7 +238,7 @@ READING: Final = (
         "only turns of the same generation count as evidence: what a process wrote last is cut when it rots after a restart",
         (
             Change(
-                TurnReader._evidence,
+                TurnReader._behind,
                 "and frame.generation >= self.position.generation",
                 "and frame.generation == self.position.generation",
             ),
@@ -248,7 +248,7 @@ READING: Final = (
     Bug(
         "damage in the middle taken for a torn tail",
         "the journal ends at the first bad byte, and the broker goes on from there",
-        (Change(TurnReader._check_end, "evidence = self._evidence()", "evidence = None"),),
+        (Change(TurnReader._check_end, "if frame.turn >= end.turn + 2", "if False"),),
         "rot",
     ),
     Bug(

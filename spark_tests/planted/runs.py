@@ -21,6 +21,7 @@ from mq_wire.errors import InvalidRecords, MqError
 from spark_tests.engine.test_recovery import DiskMachine
 from spark_tests.journal.test_crash import live_long, prepared
 from spark_tests.planted.crash_states import crash_states
+from spark_tests.planted.full_disk import full_disk
 from spark_tests.planted.promises import Promises
 from spark_tests.planted.rot import rot
 from spark_tests.simulation.simulation import simulate
@@ -160,10 +161,17 @@ def _promises(seed: int) -> Finding | None:
     return Finding(", ".join(report.wrong), str(report)) if report.wrong else None
 
 
+def _full_disk(seed: int) -> Finding | None:
+    """A full disk is consumed empty, and takes rows again."""
+    full_disk(seed)
+    return None
+
+
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 1500)
 MODEL: Final = Run("model", _model, 200)
 CRASH_STATES: Final = Run("crash states", _crash_states, 8000)
 PROMISES: Final = Run("promises", _promises, 500)
 ROT: Final = Run("rot", _rot, 400)
-RUNS: Final = {run.name: run for run in (JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
+FULL_DISK: Final = Run("full disk", _full_disk, 60)
+RUNS: Final = {run.name: run for run in (FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}

@@ -35,7 +35,7 @@ FILES: Final = (
     Bug(
         "the sweep takes a pack that the older snapshot needs",
         "only what the newest manifest names is kept",
-        (Change(SnapshotStore._sweep, "for manifest in self._kept for pack in manifest.packs()", "for pack in self._kept[0].packs()"),),
+        (Change(SnapshotStore._wanted, "for manifest in self._kept for pack in manifest.packs()", "for pack in self._kept[0].packs()"),),
         "rot",
     ),
     Bug(

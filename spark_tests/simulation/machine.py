@@ -162,14 +162,12 @@ class Machine:
     def advance_snapshot(self) -> None:
         """Lets the snapshot on its way get to its next step of the disk."""
         aside = self._aside
-        if aside is not None:
+        if aside is not None and self.writes_snapshot:
             self.does(aside.advance)
-            if aside.done:
-                self._aside = None
 
     @property
     def writes_snapshot(self) -> bool:
-        return self._aside is not None
+        return self._aside is not None and not self._aside.done
 
     # -- faults ----------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,10 @@ class FakeClock:
         """Nanoseconds that only grow: for durations."""
         return self._monotonic_ns
 
+    def monotonic_s(self) -> float:
+        """Seconds that only grow."""
+        return self._monotonic_ns / 1e9
+
     def advance(self, seconds: float) -> None:
         """Lets time pass, on both clocks."""
         assert seconds >= 0, f"time does not pass backwards: {seconds} s; use jump_wall"

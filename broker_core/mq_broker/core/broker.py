@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from mq_broker.core import (
 from mq_broker.core import commands as command
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
-from mq_wire.errors import JournalDamaged
+from mq_wire.errors import JournalDamaged, StoreFull
 from mq_wire.store.v1.store_pb2 import Entry
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 
@@ -35,7 +36,7 @@ DUPLICATES_OF_A_TICK: Final = 4096
 
 def _tick(ledger: Ledger, tick: command.Tick) -> None:
     views.expire_browses(ledger)
-    if ledger.has_room:
+    with contextlib.suppress(StoreFull):  # the next tick tries again
         publishing.count_duplicates(ledger, DUPLICATES_OF_A_TICK)
         staging.expire(ledger)
         ranges.watch_runs(ledger)
@@ -92,13 +93,20 @@ class Broker:
         self.state = State(cluster_id, settings)
         self.ledger = Ledger(self.state, sink, new_id)
 
-    def handle(self, request: Any, now_us: int) -> Any:
+    def handle(self, request: Any, now_us: int, monotonic_us: int | None = None) -> Any:
         """Returns the reply, which may leave once the entries recorded so far are on disk.
+
+        Args:
+            request: a command, or the wire's request of a unary call.
+            now_us: wall clock, microseconds.
+            monotonic_us: microseconds that only grow; None = the wall clock, where only one is told.
 
         Raises:
             MqError: the command is refused; what it recorded before the error (a destination created on first use) stays.
         """
         self.ledger.now_us = now_us
+        self.ledger.monotonic_us = now_us if monotonic_us is None else monotonic_us
+        self.ledger.began = self.ledger.entries
         return _HANDLERS[type(request)](self.ledger, request)
 
     def dispatch(self, now_us: int) -> None:

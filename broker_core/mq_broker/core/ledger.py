@@ -37,27 +37,55 @@ class Notice:
     entry: Entry
 
 
+class Room(Protocol):
+    """Asked before a command writes. Both raise StoreFull where there is no room; then nothing was recorded."""
+
+    def for_state(self, header_bytes: int) -> None:
+        """Before the first entry of a command: room for all that it may record without rows."""
+
+    def for_rows(self, header_bytes: int, body_bytes: int) -> None:
+        """Before each entry with rows."""
+
+
+class _AllRoom:
+    """Where nobody asks."""
+
+    def for_state(self, header_bytes: int) -> None:
+        pass
+
+    def for_rows(self, header_bytes: int, body_bytes: int) -> None:
+        pass
+
+
 @dataclass(slots=True)
 class Ledger:
-    """State, time and randomness of the turn in hand. `now_us` is set by the engine before each command.
+    """State, time and randomness of the turn in hand.
 
-    `has_room` is False where the disk is full and the command is one that cannot be refused (what it does to memory must happen): then
-    nothing may be recorded.
+    Both clocks are set by the engine before each command: `now_us` is the wall clock, for facts about messages, and may jump;
+    `monotonic_us` only grows, within this process, and is for everything that is measured.
     """
 
     state: State
     sink: Sink
     new_id: Callable[[], bytes]
     now_us: int = 0
-    has_room: bool = True
+    monotonic_us: int = 0
+    room: Room = field(default_factory=_AllRoom)
     entries: int = field(default=0)
+    #: How many of them had rows.
+    frames: int = field(default=0)
+    #: How many entries there were when the command in hand began.
+    began: int = field(default=0)
     #: Of the turn in hand, for the log.
     notices: list[Notice] = field(default_factory=list)
 
     def record(self, **what: Any) -> None:
         """Records the entry whose one field is given by name, and applies it."""
         entry = Entry(time_us=self.now_us, **what)
-        self.sink.add(entry.SerializeToString(), None, None)
+        header = entry.SerializeToString()
+        if self.entries == self.began:
+            self.room.for_state(len(header))
+        self.sink.add(header, None, None)
         kind = next(iter(what))
         if kind in _NOTABLE:
             self.notices.append(self._notice(kind, entry))
@@ -74,8 +102,14 @@ class Ledger:
         return Notice(kind, name, consumer.label if consumer is not None else "", entry)
 
     def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
-        """Records an entry with records, whose priorities are known, and applies it."""
+        """Records an entry with new rows, whose priorities are known, and applies it."""
+        self.room.for_rows(entry.ByteSize(), records.size)
+        self.record_copy(entry, records, crc, priorities)
+
+    def record_copy(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
+        """Records rows that were there before, in another place; the caller has made room."""
         place = self.sink.add(entry.SerializeToString(), records, crc)
         assert place is not None
         self.entries += 1
+        self.frames += 1
         apply(self.state, entry, Body(place, priorities))

@@ -17,10 +17,15 @@ from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
 
-#: Rows of one plan at most: its bitmaps must fit into one journal entry whatever their pattern.
 PLAN_ROWS_MAX: Final = 8_000_000
 #: What somebody can do about two readers of one queue in one query.
 SHARED_REMEDY: Final = "Read the queue once and reuse the DataFrame, and start the query with a new checkpoint"
+#: Bytes of a plan's bitmaps at most: they must fit into one journal entry, also in a segment that is kept back for state.
+PLAN_BYTES_MAX: Final = 4 << 20
+#: What a row takes in a bitmap at most, alone in its container; and what a container takes.
+_ROW_BYTES: Final = 32
+_CONTAINER_BYTES: Final = 8208
+_CONTAINER_BITS: Final = 16
 #: A plan that fills this share of its byte limit is not tried any larger.
 _FULL_ENOUGH: Final = 0.9
 
@@ -218,6 +223,8 @@ def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selecti
     lanes, below = [partition.ready for partition in destination.partitions], _below(destination, request)
     rows = min(request.max_rows or PLAN_ROWS_MAX, PLAN_ROWS_MAX)
     chosen = choose(lanes, rows, below)
+    while _entry_bytes(chosen) > PLAN_BYTES_MAX:
+        chosen = choose(lanes, sum(selection.rows for selection in chosen) // 2, below)
     size = _bytes(destination, chosen)
     if not request.max_bytes or size <= request.max_bytes:
         return chosen
@@ -235,6 +242,25 @@ def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selecti
                 break
         guess = (few + many) // 2
     return best
+
+
+def _entry_bytes(chosen: list[Selection]) -> int:
+    if sum(selection.rows for selection in chosen) * _ROW_BYTES <= PLAN_BYTES_MAX:
+        return 0  # whatever the pattern
+    return sum(len(offsets.serialize()) for selection in chosen for _, offsets in selection.lanes)
+
+
+def plan_bytes(state: State, request: wire.PlanRequest) -> int:
+    """Returns what a plan may take in the journal at most: by its rows, and by how far the rows that are there lie apart."""
+    destination = state.by_name.get(request.who.destination)
+    if destination is None:
+        return 0
+    containers = sum(
+        ((partition.log.next_offset - destination.floor(number)) >> _CONTAINER_BITS) + 2
+        for number, partition in enumerate(destination.partitions)
+    )
+    by_rows = min(request.max_rows or PLAN_ROWS_MAX, destination.enqueued) * _ROW_BYTES
+    return min(by_rows, containers * PRIORITIES * _CONTAINER_BYTES, PLAN_BYTES_MAX)
 
 
 def _bytes(destination: Destination, chosen: list[Selection]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from mq_broker.core import planning, queries, staging
 from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
 from mq_broker.core.consumer import Consumer, Past, Plan
@@ -11,7 +13,7 @@ from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
-from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, UnknownDestination, WrongBroker
+from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, StoreFull, UnknownDestination, WrongBroker
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
@@ -38,7 +40,7 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
     """
     ledger.state.held_runs.discard(command.run)
     ledger.state.silent_runs.pop(command.run, None)
-    if ledger.has_room:
+    with contextlib.suppress(StoreFull):
         _return_unread(ledger, command.run)
 
 
@@ -54,11 +56,11 @@ def watch_runs(ledger: Ledger) -> None:
     """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker started."""
     state = ledger.state
     for run in {c.run for d in state.by_number.values() for c in d.consumers.values()} - state.held_runs:
-        since = state.silent_runs.setdefault(run, ledger.now_us)
-        if ledger.now_us - since >= state.settings.run_grace_us:
+        since = state.silent_runs.setdefault(run, ledger.monotonic_us)
+        if ledger.monotonic_us - since >= state.settings.run_grace_us:
             _return_unread(ledger, run)
             # Once is enough: what is read later by a zombie reads as nothing.
-            state.silent_runs[run] = ledger.now_us
+            state.silent_runs[run] = ledger.monotonic_us
 
 
 def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,7 +16,7 @@ from mq_broker.core.selection import Selection, ranges_bitmap
 from mq_broker.core.session import Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
-from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, UnknownDestination
+from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, StoreFull, UnknownDestination
 from mq_wire.limits import PRIORITIES, RECORDS_ROWS_MAX
 from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened
 
@@ -150,9 +151,10 @@ def _give_back(ledger: Ledger, session: Session) -> None:
     state = ledger.state
     destination = state.by_name[session.destination]
     seen = session.seen()
-    if seen and ledger.has_room:
+    if seen:
         rows = [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()]
-        ledger.record(returned={"destination": destination.number, "rows": rows})
+        with contextlib.suppress(StoreFull):
+            ledger.record(returned={"destination": destination.number, "rows": rows})
     for partition, lanes in session.held.items():
         destination.partitions[partition].give_back(lanes.selection())
     del state.sessions[session.number], destination.sessions[session.number]

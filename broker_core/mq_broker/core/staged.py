@@ -35,6 +35,8 @@ class StagedSet:
     #: What its commit will name; None where the client does not say: it may be any.
     target: str | None = None
     last_time_us: int = 0
+    #: The last sign of life by the clock of this process; None until that is known after a start.
+    seen_us: int | None = None
     rows: int = 0
     size_bytes: int = 0
     frames: list[StagedFrame] = field(default_factory=list)

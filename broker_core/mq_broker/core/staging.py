@@ -82,6 +82,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
         target=_target_of(staged),
     )
     ledger.record_rows(Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.priorities)
+    ledger.state.staged[staged.token].seen_us = ledger.monotonic_us
     return receipt
 
 
@@ -339,9 +340,16 @@ def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
 
 
 def expire(ledger: Ledger) -> None:
-    """Drops sets without any sign of life for `staged_ttl_us`, and markers of writes after a day; of many the rest later."""
-    limit = ledger.now_us - ledger.state.settings.staged_ttl_us
-    _discard(ledger, [s.token for s in ledger.state.staged.values() if s.last_time_us < limit][:_EXPIRED_SETS_MAX])
+    """Drops sets without any sign of life for `staged_ttl_us`, and markers of writes after a day; of many the rest later.
+
+    How long a set was silent before a start only the wall clock knows. It may have jumped: half of the time counts at most.
+    """
+    ttl_us = ledger.state.settings.staged_ttl_us
+    for held in ledger.state.staged.values():
+        if held.seen_us is None:
+            held.seen_us = ledger.monotonic_us - min(max(ledger.now_us - held.last_time_us, 0), ttl_us // 2)
+    limit = ledger.monotonic_us - ttl_us
+    _discard(ledger, [s.token for s in ledger.state.staged.values() if s.seen_us is not None and s.seen_us < limit][:_EXPIRED_SETS_MAX])
     for owner, target in ledger.state.markers.over(ledger.now_us, _EXPIRED_MARKERS_MAX):
         ledger.record(marker_forgotten={"owner": owner, "target": target})
 

@@ -75,7 +75,7 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
             pins |= index.segments(*selection.span())
             response.parts.add(partition=number, first=0, last=selection.rows, rows=selection.rows, bytes=index.bytes_of(selection))
     state.pins.update(pins)
-    state.browses[handle] = BrowseView(destination.name, destination.destination_id, partitions, pins, ledger.now_us)
+    state.browses[handle] = BrowseView(destination.name, destination.destination_id, partitions, pins, ledger.monotonic_us)
     return response
 
 
@@ -101,7 +101,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     destination = state.by_name.get(view.destination) if view is not None else None
     if view is None or destination is None or destination.destination_id != view.destination_id:
         raise DataLost("this browse view is no longer kept: read the queue again")
-    view.last_used_us = ledger.now_us
+    view.last_used_us = ledger.monotonic_us
     if opened.partition not in view.partitions:
         return []
     frozen, index = view.partitions[opened.partition]
@@ -118,7 +118,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
 
 
 def expire_browses(ledger: Ledger) -> None:
-    limit = ledger.now_us - ledger.state.settings.browse_ttl_us
+    limit = ledger.monotonic_us - ledger.state.settings.browse_ttl_us
     for handle, view in list(ledger.state.browses.items()):
         if view.last_used_us < limit:
             del ledger.state.browses[handle]

@@ -26,6 +26,8 @@ STEP_BYTES: Final = 2 << 20
 STEP_FRAMES: Final = 200
 #: Looked at between two turns at most; one takes a millisecond or two.
 STEP_LOOKS: Final = 8
+#: What a frame takes beside its rows when it moves.
+_COPY_BYTES: Final = 1024
 #: An entry that names rows of one frame takes no more.
 _QUARANTINED_BYTES: Final = 16 << 10
 #: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives back.
@@ -39,13 +41,14 @@ class Cleaner:
     rows, only those are looked at again in which something changed.
     """
 
-    def __init__(self, journal: Journal, segment_bytes: int) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._segment_bytes = segment_bytes
         self._rows = RowReader(journal)
         self._candidates: deque[int] = deque()
         self._settled: set[int] = set()
         self._work: Iterator[Survivors] | None = None
+        #: Where the disk is full, all of a segment moves in one step: what came between could take the room of its rest.
+        self._at_once = False
 
     @property
     def is_moving(self) -> bool:
@@ -84,7 +87,7 @@ class Cleaner:
         try:
             for frames, one in enumerate(self._work, 1):
                 size += self._move(broker, one, now_us)
-                if size >= STEP_BYTES or frames >= STEP_FRAMES:
+                if (size >= STEP_BYTES or frames >= STEP_FRAMES) and not self._at_once:
                     break
             else:
                 self._work = None
@@ -100,12 +103,27 @@ class Cleaner:
         if segment in state.pins or space.holds_staged(state, segment):
             return False
         frames, size_bytes = space.remains(state, segment)
-        if frames and size_bytes <= self._segment_bytes * LIVE_SHARE_MAX:
+        if frames and size_bytes <= self._journal.size_of(segment) * LIVE_SHARE_MAX:
+            self._at_once = self._journal.is_short or self._journal.lacks_reserve
+            if self._at_once and not self._has_room(frames * _COPY_BYTES + size_bytes + size_bytes // 4):
+                return False
             self._candidates.clear()
             self._work = iter(list(space.survivors(state, segment)))
             return True
         self._settled.add(segment)
         return False
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Says whether so much fits into one segment and leaves one that is kept back for state."""
+        if size_bytes <= self._journal.rest_bytes:
+            return True
+        if size_bytes > self._journal.state_bytes_max:
+            return False
+        try:
+            self._journal.reserve(size_bytes, for_state=True, left=1)
+        except StoreFull:
+            return False
+        return True
 
     def _move(self, broker: Broker, one: Survivors, now_us: int) -> int:
         state = broker.state
@@ -143,13 +161,13 @@ class Cleaner:
             sequence_shift=int(frame["shift"]),
         )
         self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
-        broker.ledger.record_rows(Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0))
+        broker.ledger.record_copy(Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0))
         return int(records.size)
 
     def _make_room(self, size_bytes: int) -> None:
         if not self._journal.fits(size_bytes):
             self._journal.commit()
-            self._journal.reserve(size_bytes, for_state=True)
+            self._journal.reserve(size_bytes, for_state=True, left=1)  # where any are kept back
 
     def _set_aside(self, broker: Broker, one: Survivors, error: MqError) -> None:
         """Damaged survivors stay behind; the frame goes with the next step, since nothing is left of it."""

@@ -18,57 +18,22 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import (
-    Acknowledge,
-    AddCredit,
-    Ask,
-    CloseRun,
-    CloseSession,
-    ListPage,
-    OpenSession,
-    Publish,
-    ReleaseView,
-    ResolveFetch,
-    RowsView,
-    Tick,
-)
+from mq_broker.core.commands import Publish, RowsView, Tick
 from mq_broker.engine import events
 from mq_broker.engine.housekeeping import Housekeeping
+from mq_broker.engine.room import JournalRoom
 from mq_broker.engine.rows import RowReader
-from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed, StoreFull
-from mq_wire.v1.admin_pb2 import ListDestinationsRequest, StatsRequest
+from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
-from mq_wire.v1.produce_pb2 import CommitStagedRequest, DiscardStagedRequest, ListMarkersRequest, ListStagedRequest
-from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, OpenBrowseRequest, PlanRequest, ReleaseConsumerRequest
 
 #: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
 TURN_COMMANDS_MAX: Final = 2048
 TURN_BYTES_MAX: Final = 16 << 20
-#: Room for the entries of one command without records; a plan names up to millions of rows.
-STATE_BYTES: Final = 1 << 20
-PLAN_BYTES: Final = 24 << 20
-#: Journal header of a published batch, at most.
-PUBLISH_HEADER_BYTES: Final = 2048
 TICK_S: Final = 1.0
 
 _NEVER: Final = float("inf")
-#: These need no room in the journal: consuming goes on when the disk is full, and what holds segments lets go of them.
-_WRITE_NOTHING: Final = (
-    AddCredit,
-    Ask,
-    ReleaseView,
-    StatsRequest,
-    ListPage,
-    ListDestinationsRequest,
-    OpenBrowseRequest,
-    ListConsumersRequest,
-    ListStagedRequest,
-    ListMarkersRequest,
-)
-#: These happen to memory in any case; what they would write is left out when the disk is full.
-_NEVER_REFUSED: Final = (CloseSession, CloseRun, Tick)
 
 Done = Callable[[Any], None]
 
@@ -87,7 +52,7 @@ class Engine:
         housekeeping: snapshots and space.
         now_us: wall clock, microseconds.
         on_failure: told once when storage failed or the core has a bug that left a turn half-made; the process must end.
-        monotonic: seconds that only grow: when a tick is due.
+        monotonic: seconds that only grow, for everything that is measured.
     """
 
     def __init__(
@@ -102,6 +67,7 @@ class Engine:
         self._broker, self._journal, self._housekeeping = broker, journal, housekeeping
         self._now_us, self._on_failure, self._monotonic = now_us, on_failure, monotonic
         self._rows = RowReader(journal)
+        self._room = broker.ledger.room = JournalRoom(journal, broker, housekeeping)
         self._inbox: queue.SimpleQueue[tuple[Any, Done]] = queue.SimpleQueue()
         self._replies: list[tuple[Done, Any]] = []
         self._waiters: dict[str, list[threading.Event]] = {}
@@ -169,8 +135,10 @@ class Engine:
             if self._stopping:
                 raise BrokerUnavailable("the broker is stopping: try again when it is back")
             answers: list[Any] = []
-            self._handle(command, answers.append, self._now_us())
+            self._handle(command, answers.append, self._now_us(), self._monotonic_us())
             self._finish_turn()
+            if self._journal.lacks_reserve:
+                self._housekeeping.step(self._broker, self._now_us(), self._monotonic_us())
         except BrokerUnavailable:
             raise
         except BaseException as error:
@@ -246,7 +214,7 @@ class Engine:
             if command is not None:
                 stop = self._take(command, done)
                 self._finish_turn()
-            self._housekeeping.step(self._broker, self._now_us())
+            self._housekeeping.step(self._broker, self._now_us(), self._monotonic_us())
             if stop:
                 self._housekeeping.finish(self._broker)
                 self._journal.close()
@@ -260,10 +228,10 @@ class Engine:
 
     def _take(self, command: Any, done: Done) -> bool:
         """Handles a command and what else has arrived, up to the bounds of a turn. Returns whether to stop."""
-        now_us = self._now_us()
+        now_us, monotonic_us = self._now_us(), self._monotonic_us()
         size, count = 0, 0
         while not isinstance(command, _Stop):
-            size += self._handle(command, done, now_us)
+            size += self._handle(command, done, now_us, monotonic_us)
             count += 1
             if count >= TURN_COMMANDS_MAX or size >= TURN_BYTES_MAX:
                 return False
@@ -273,13 +241,29 @@ class Engine:
                 return False
         return True
 
-    def _handle(self, command: Any, done: Done, now_us: int) -> int:
-        size = _size_bound(command)
+    def _monotonic_us(self) -> int:
+        return round(self._monotonic() * 1_000_000)
+
+    def _handle(self, command: Any, done: Done, now_us: int, monotonic_us: int) -> int:
+        entries = self._broker.ledger.entries
+        reply = self._reply_to(command, now_us, monotonic_us)
+        if isinstance(reply, StoreFull) and not isinstance(command, Publish) and entries == self._broker.ledger.entries:
+            # Not rows: what is kept back for state comes back behind snapshots, and they are not waited for, they are taken.
+            self._finish_turn()
+            self._housekeeping.relieve(self._broker, monotonic_us)
+            reply = self._reply_to(command, now_us, monotonic_us)
+        if isinstance(reply, StoreFull) and (holders := self._broker.holders_of_space()):
+            reply = StoreFull(f"{reply}; {holders}")
+        self._replies.append((done, reply))
+        return int(command.records.size) if isinstance(command, Publish) else 0
+
+    def _reply_to(self, command: Any, now_us: int, monotonic_us: int) -> Any:
+        """Returns what the core answers, errors as values."""
         ledger = self._broker.ledger
         before = ledger.entries
+        self._room.command = command
         try:
-            self._make_room(command, size)
-            reply = self._broker.handle(command, now_us)
+            reply = self._broker.handle(command, now_us, monotonic_us)
         except StorageFailed:
             raise
         except MqError as error:
@@ -293,40 +277,7 @@ class Engine:
             reply.broker.turns = self._journal.position.turn
             reply.broker.journal_bytes = self._journal.used_bytes()
             reply.broker.segments = len(self._journal.segments())
-        self._replies.append((done, reply))
-        return size if isinstance(command, Publish) else 0
-
-    def _make_room(self, command: Any, size: int) -> None:
-        """A turn lies in one segment: what would not fit any more goes into the next one.
-
-        Raises:
-            StoreFull: for commands that may write and can be refused.
-        """
-        ledger = self._broker.ledger
-        ledger.has_room = True
-        if self._writes_nothing(command):
-            return
-        try:
-            self._reserve(command, size)
-        except StoreFull as full:
-            is_session_end = isinstance(command, ReleaseConsumerRequest) and command.session
-            if not isinstance(command, _NEVER_REFUSED) and not is_session_end:
-                held = self._broker.holders_of_space()
-                raise StoreFull(f"{full}; {held}" if held else str(full)) from None
-            ledger.has_room = False
-
-    def _writes_nothing(self, command: Any) -> bool:
-        if isinstance(command, OpenSession):
-            return command.open.destination in self._broker.state.by_name
-        return isinstance(command, _WRITE_NOTHING) or (isinstance(command, ResolveFetch) and bool(command.open.browse))
-
-    def _reserve(self, command: Any, size: int) -> None:
-        size = min(size, self._journal.turn_bytes_max // 2)
-        if not self._journal.fits(size):
-            self._finish_turn()
-            self._journal.reserve(size, for_state=not isinstance(command, Publish))
-        elif isinstance(command, Publish):
-            self._journal.reserve(size)
+        return reply
 
     def _finish_turn(self) -> None:
         """Writes and syncs, then answers, then hands out rows: nothing leaves before it is on disk."""
@@ -361,17 +312,3 @@ class Engine:
 
 def _ignore(reply: Any) -> None:
     """For commands whose reply says nothing."""
-
-
-def _size_bound(command: Any) -> int:
-    """Returns what the entries of a command take in the journal at most."""
-    if isinstance(command, Publish):
-        return frame_bytes(PUBLISH_HEADER_BYTES, command.records.size) + STATE_BYTES // 16
-    if isinstance(command, (PlanRequest, CloseSession, ReleaseConsumerRequest)):
-        return PLAN_BYTES
-    if isinstance(command, Acknowledge):
-        # A range that shares its Roaring container with no other takes about 32 bytes.
-        return STATE_BYTES + 32 * sum(len(starts) for _, starts, _ in command.partitions)
-    if isinstance(command, (CommitStagedRequest, DiscardStagedRequest)):
-        return STATE_BYTES + 2 * command.ByteSize()
-    return STATE_BYTES

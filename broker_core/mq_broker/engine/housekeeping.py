@@ -22,6 +22,10 @@ Aside = Callable[[Callable[[], None]], Callable[[], None]]
 _RETRY_US: Final = 10_000_000
 #: While publishes are refused for want of room, it is looked so often whether any can be given back.
 _RELIEF_US: Final = 1_000_000
+#: What a frame adds to the next snapshot, about: where it lies, and a range that is remembered.
+_FRAME_BYTES: Final = 128
+#: And a staged set, which is a part by itself.
+_SET_BYTES: Final = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,21 @@ class SnapshotSettings:
 
     bytes: int = 256 << 20
     interval_us: int = 300 * 1_000_000
+
+
+def room_for(sizes: tuple[int, int], frames: int, sets: int) -> tuple[int, int]:
+    """Returns how many bytes snapshots need beside those that are kept, and how many the next one alone.
+
+    Two are kept while a third is written, each as large as the last and what so many new frames add.
+
+    Args:
+        sizes: as `SnapshotStore.sizes` has them.
+        frames: written since the last one.
+        sets: staged since then.
+    """
+    last, used = sizes
+    size = last + frames * _FRAME_BYTES + sets * _SET_BYTES
+    return max(3 * size - used, size), size
 
 
 def on_a_thread(work: Callable[[], None]) -> Callable[[], None]:
@@ -41,13 +60,14 @@ def on_a_thread(work: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(slots=True)
 class _Writing:
-    """A snapshot on its way to the disk. `error` and `done` are set by the thread that writes."""
+    """A snapshot on its way to the disk. `error` and `done` are set by the thread that writes; `again`: it can be tried again at once."""
 
     keys: set[str]
     dirty: set[tuple[object, ...]]
     wait: Callable[[], None] | None = None
     error: BaseException | None = None
     done: bool = False
+    again: bool = False
 
 
 class Housekeeping:
@@ -56,9 +76,9 @@ class Housekeeping:
     Args:
         journal: whose segments are given back.
         store: of snapshots.
-        segment_bytes: to reckon how much journal has been written.
         settings: when a snapshot is due.
         kept: keys of the parts of the newest snapshot.
+        replayed: how many frames of the journal are behind it.
         aside: where snapshots are written: on a thread of their own.
     """
 
@@ -66,14 +86,13 @@ class Housekeeping:
         self,
         journal: Journal,
         store: SnapshotStore,
-        segment_bytes: int,
         settings: SnapshotSettings | None = None,
         kept: set[str] | None = None,
         aside: Aside = on_a_thread,
+        replayed: int = 0,
     ) -> None:
         self._journal, self._store = journal, store
-        self._cleaner = Cleaner(journal, segment_bytes)
-        self._segment_bytes = segment_bytes
+        self._cleaner = Cleaner(journal)
         self._settings = settings or SnapshotSettings()
         self._kept = kept or set()
         self._aside = aside
@@ -81,7 +100,12 @@ class Housekeeping:
         self._changed_us: int | None = None
         self._not_before_us = 0
         self._relief_due_us = 0
+        #: Whether somebody waits for a snapshot; after one that found no room nobody does for a while.
+        self._is_pressed, self._pressed_not_before_us = False, 0
         self._writing: _Writing | None = None
+        #: Sizes of snapshots, and how many frames there were with the last one.
+        self._sizes, self._counted = store.sizes(), -replayed
+        self._sets = 0
 
     @property
     def busy(self) -> bool:
@@ -98,50 +122,90 @@ class Housekeeping:
         if self._writing is not None and self._writing.wait is not None:
             self._writing.wait()
 
-    def step(self, broker: Broker, now_us: int) -> None:
+    def step(self, broker: Broker, now_us: int, monotonic_us: int | None = None) -> None:
         """Begins a snapshot when one is due, and gives back segments after one is complete. Called when no turn is in hand.
+
+        Args:
+            broker: whose state it is.
+            now_us: wall clock, microseconds.
+            monotonic_us: microseconds that only grow; None = the wall clock, where only one is told.
 
         Raises:
             StorageFailed: a snapshot could not be written.
         """
+        time_us = now_us if monotonic_us is None else monotonic_us
         if self._cleaner.step(broker, now_us):
             self.reclaim(broker)
+        self.keep_room(broker)
         if self._writing is not None:
             if self._writing.done:
-                self._complete(broker, self._writing, now_us)
+                self._complete(broker, self._writing, time_us)
             return
         if not broker.state.dirty:
             self._changed_us = None
         elif self._changed_us is None:
-            self._changed_us = now_us
-        if now_us >= self._not_before_us and (self._is_due(broker, now_us) or self._is_needed_for_room(broker, now_us)):
+            self._changed_us = time_us
+        if time_us >= self._not_before_us and (self._is_due(broker, time_us) or self._is_needed_for_room(broker, time_us)):
             self._begin(broker)
 
-    def _is_due(self, broker: Broker, now_us: int) -> bool:
+    def keep_room(self, broker: Broker) -> None:
+        """New segments leave room for snapshots. Before a segment is asked for."""
+        self._journal.keep_free(self._room_for(broker)[0])
+
+    def _room_for(self, broker: Broker) -> tuple[int, int]:
+        return room_for(self._sizes, broker.ledger.frames - self._counted, max(len(broker.state.staged) - self._sets, 0))
+
+    def _is_due(self, broker: Broker, time_us: int) -> bool:
         return self._changed_us is not None and (
-            self._written_bytes() >= self._settings.bytes
-            or now_us - self._changed_us >= self._settings.interval_us
+            self._journal.bytes_since(self._covered) >= self._settings.bytes
+            or time_us - self._changed_us >= self._settings.interval_us
             or broker.state.damage_found
         )
 
-    def _is_needed_for_room(self, broker: Broker, now_us: int) -> bool:
-        """Publishes are refused: what was consumed comes back now, and not when the next two snapshots would be due.
-
-        Only segments before the older snapshot can be given back, so a second snapshot may be needed although nothing has changed.
+    def _is_needed_for_room(self, broker: Broker, time_us: int) -> bool:
+        """Rows are refused, or state is written into what is kept back for it: what was consumed comes back now, and not when the next two
+        snapshots would be due.
         """
-        if not self._journal.is_short or now_us < self._relief_due_us:
+        if self._journal.lacks_reserve and self._is_behind():
+            return True
+        if not (self._journal.is_short or self._journal.lacks_reserve) or time_us < self._relief_due_us:
             return False
-        self._relief_due_us = now_us + _RELIEF_US
-        if self.reclaim(broker) or self._cleaner.busy:
-            return False
+        self._relief_due_us = time_us + _RELIEF_US
+        return not self.reclaim(broker) and not self._cleaner.busy and self._is_behind()
+
+    def _is_behind(self) -> bool:
+        """Only segments before the older snapshot can be given back, so a second one may be needed although nothing has changed."""
         older = self._store.older_position()
         return (self._journal.segments()[0][0] if older is None else older.segment) < self._journal.position.segment
 
-    def _written_bytes(self) -> int:
-        position, covered = self._journal.position, self._covered
-        if covered is None:
-            return position.segment * self._segment_bytes + position.position
-        return (position.segment - covered.segment) * self._segment_bytes + position.position - covered.position
+    def relieve(self, broker: Broker, time_us: int) -> None:
+        """Snapshots here and now until all before the segment in hand is covered.
+
+        For whoever would take the last segment. To be called when no turn is in hand.
+
+        Raises:
+            StorageFailed: a snapshot could not be written.
+        """
+        self.wait()
+        if self._writing is not None:
+            self._complete(broker, self._writing, time_us)
+        self.reclaim(broker)
+        self._is_pressed = True
+        while self.may_relieve(time_us):
+            self._write_now(broker, time_us)
+        self._is_pressed = False
+
+    def may_relieve(self, time_us: int) -> bool:
+        """Whether snapshots could bring segments back: then the last one that is kept for state is not taken before they are written."""
+        return self._is_behind() and time_us >= self._pressed_not_before_us
+
+    def _write_now(self, broker: Broker, time_us: int) -> _Writing:
+        """Writes a snapshot on this thread."""
+        writing = self._prepare(broker)
+        parts, unchanged = self._parts(broker, writing)
+        self._write(writing, self._journal.position, parts, unchanged)
+        self._complete(broker, writing, time_us)
+        return writing
 
     def _begin(self, broker: Broker) -> None:
         writing = self._prepare(broker)
@@ -168,22 +232,27 @@ class Housekeeping:
             writing.error = error  # raised again on the engine's thread
         writing.done = True
 
-    def _complete(self, broker: Broker, writing: _Writing, now_us: int) -> None:
+    def _complete(self, broker: Broker, writing: _Writing, time_us: int) -> None:
         self._writing = None
         if isinstance(writing.error, StoreFull):
-            # The journal still has everything; what was to be written is due again.
+            # The journal still has everything; what was to be written is due again. At once where empty segments can make way.
             broker.state.dirty |= writing.dirty
-            self._not_before_us = now_us + _RETRY_US
+            writing.again = self._journal.give_way(self._room_for(broker), left=0 if self._is_pressed else 1)
+            if not writing.again:
+                self._not_before_us = time_us + _RETRY_US
+                if self._is_pressed:
+                    self._pressed_not_before_us = self._not_before_us
             return
         if isinstance(writing.error, JournalDamaged):
             # A part that had to be copied is damaged on the disk. The state has it: write everything anew.
             snapshot.mark_all(broker.state)
             self._kept = set()
-            broker.state.damage_found = True
+            broker.state.damage_found = writing.again = True
             return
         if writing.error is not None:
             raise writing.error
         self._kept, self._covered = writing.keys, self._store.position()
+        self._sizes, self._counted, self._sets = self._store.sizes(), broker.ledger.frames, len(broker.state.staged)
         self.reclaim(broker)
 
     def reclaim(self, broker: Broker) -> list[int]:
@@ -206,9 +275,5 @@ class Housekeeping:
         if self._writing is not None:
             self._complete(broker, self._writing, 0)
         while broker.state.dirty:
-            writing = self._prepare(broker)
-            parts, unchanged = self._parts(broker, writing)
-            self._write(writing, self._journal.position, parts, unchanged)
-            self._complete(broker, writing, 0)
-            if not isinstance(writing.error, JournalDamaged):
+            if not self._write_now(broker, 0).again:
                 return

@@ -12,7 +12,7 @@ from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.engine.engine import Engine
-from mq_broker.engine.housekeeping import Aside, Housekeeping, SnapshotSettings, on_a_thread
+from mq_broker.engine.housekeeping import Aside, Housekeeping, SnapshotSettings, on_a_thread, room_for
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.journal import Journal
@@ -72,7 +72,7 @@ def recover(
             )
         journal = Journal.create(journal_disk, journal_settings, journal_id)
         broker = Broker(cluster_id, settings, journal, new_id)
-        return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, aside=aside)
+        return broker, journal, Housekeeping(journal, store, snapshot_settings, aside=aside)
     loaded = store.load()
     journal, turns = Journal.recover(journal_disk, journal_settings, journal_id, loaded[0] if loaded is not None else None)
     broker = Broker(cluster_id, settings, journal, new_id)
@@ -81,7 +81,11 @@ def recover(
         parts = list(loaded[1])
         kept = {key for key, _ in parts}
         snapshot.restore(broker.state, iter(parts))
+    sizes, replayed = store.sizes(), 0
+    journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
     for turn in turns:
+        replayed += sum(body is not None for _, body, _ in turn.entries)
+        journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])  # before the pool begins to fill
         for header, body, place in turn.entries:
             broker.replay(header, None if body is None else pa.py_buffer(body), place)
-    return broker, journal, Housekeeping(journal, store, journal_settings.segment_bytes, snapshot_settings, kept, aside)
+    return broker, journal, Housekeeping(journal, store, snapshot_settings, kept, aside, replayed)

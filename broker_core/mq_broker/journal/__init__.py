@@ -6,7 +6,7 @@ turn         the entries that are written together
 pool         empty segment files, made ahead
 segments     the files of the journal, their maps and pins
 recovery     which turns count after a crash; torn tail or damage
-journal      all of these together
+journal      all of these together; space.py reckons
 snapshots    state at one turn, in packs and manifests
 directory    the data directory: identity and lock
 """

@@ -1,6 +1,6 @@
 """The data directory of one broker: who it belongs to, and the lock that keeps a second process out.
 
-identity        JSON: format version, uuids of cluster and journal, whether creation is finished, checksum
+identity        JSON: format, uuids of cluster and journal, whether creation is finished, checksum
 identity.copy   the same again: a broker without its uuids is nobody's
 lock            held with flock as long as the broker runs; holds its process id
 journal/        segments and their pool
@@ -10,12 +10,13 @@ quarantine/     what `mq repair` took out, a folder with a report for each time
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -25,7 +26,10 @@ from mq_broker.journal.disk import RealDisk
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed, StoreFull
 
-FORMAT_VERSION: Final = 1
+#: What is written from now on. A directory of format 1 opens for ever: its identity becomes 2 before anything else is written, since
+#: programs that know 1 alone would read the rest and leave out what they do not know.
+FORMAT_VERSION: Final = 2
+_FORMATS: Final = (1, FORMAT_VERSION)
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
 _LOCK: Final = "lock"
@@ -41,13 +45,18 @@ class Identity:
     cluster: UUID
     journal: UUID
     created: bool
+    format: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
         """Returns the content of the identity file."""
         content = {
-            "cluster": str(self.cluster), "created": self.created, "format": FORMAT_VERSION, "journal": str(self.journal),
+            "cluster": str(self.cluster), "created": self.created, "format": self.format, "journal": str(self.journal),
         }  # fmt: skip
         return (json.dumps(content | {"checksum": _checksum(content)}, sort_keys=True) + "\n").encode()
+
+
+class _Unknown(DataDirectoryUnusable):
+    """Of a format that this program does not know."""
 
 
 class Files(NamedTuple):
@@ -62,14 +71,15 @@ def decode_identity(data: bytes, path: Path) -> Identity:
     try:
         content = json.loads(data)
         version = content["format"]
-        if version != FORMAT_VERSION:
-            raise DataDirectoryUnusable(
-                f"{path} has format {version!r}, this program knows {FORMAT_VERSION}: start the version of mq broker that wrote it"
+        if version not in _FORMATS:
+            raise _Unknown(
+                f"{path} has format {version!r}, this program knows {_FORMATS[0]} to {FORMAT_VERSION}: "
+                "start the version of mq broker that wrote it, or a newer one"
             )
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise DataDirectoryUnusable(f"{path}: the checksum is wrong: {_REMEDY}")
-        return Identity(UUID(content["cluster"]), UUID(content["journal"]), bool(content["created"]))
+        return Identity(UUID(content["cluster"]), UUID(content["journal"]), bool(content["created"]), version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryUnusable(f"{path} is not an identity file ({error!r}): {_REMEDY}") from error
 
@@ -123,9 +133,9 @@ class DataDirectory:
                 _check_copy(folder, identity)
             else:
                 identity = Identity(new_uuid(), new_uuid(), created=False)
-            if identity_files(folder).copy != identity:
-                _write_identity(disk, identity)
-            return cls(folder, identity, disk, lock)
+            directory = cls(folder, identity, disk, lock)
+            directory.upgrade()
+            return directory
         except BaseException:
             os.close(lock)
             raise
@@ -136,7 +146,7 @@ class DataDirectory:
 
         Raises:
             DataDirectoryInUse: a broker is running on it: stop it first.
-            DataDirectoryUnusable: there is no data directory, or nobody can tell whose it is.
+            DataDirectoryUnusable: there is no data directory, nobody can tell whose it is, or it is of a newer format.
         """
         folder = Path(path).absolute()
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
@@ -157,10 +167,27 @@ class DataDirectory:
             os.close(lock)
             raise
 
+    def upgrade(self) -> None:
+        """Brings identity and copy to the format that is written from now on; what is right already is left alone.
+
+        Raises:
+            StoreFull, StorageFailed: a write failed; the next start tries again.
+        """
+        self.identity = replace(self.identity, format=FORMAT_VERSION)
+        files = identity_files(self.path)
+        if files == (self.identity, self.identity):
+            return
+        try:
+            _write_identity(self._disk, self.identity)
+        except StoreFull:
+            if None in files:
+                raise
+            _overwrite_identity(self._disk, self.identity)
+
     def finish(self) -> None:
         """Notes that the journal is made. From now on a missing journal is damage, never a new beginning."""
         self.journal_disk.sync_directory()
-        self.identity = Identity(self.identity.cluster, self.identity.journal, created=True)
+        self.identity = replace(self.identity, created=True, format=FORMAT_VERSION)
         _write_identity(self._disk, self.identity)
 
     def aside(self) -> RealDisk:
@@ -187,26 +214,35 @@ class DataDirectory:
 
 
 def identity_files(folder: Path) -> Files:
-    """Reads the identity and its copy."""
+    """Reads the identity and its copy.
+
+    Raises:
+        DataDirectoryUnusable: one of them is of a format that this program does not know, so the other may be older than the journal.
+    """
     found: list[Identity | None] = []
     for name in (_IDENTITY, _COPY):
         try:
             found.append(decode_identity((folder / name).read_bytes(), folder / name))
+        except _Unknown:
+            raise
         except (FileNotFoundError, DataDirectoryUnusable):
             found.append(None)
     return Files(*found)
 
 
 def whose(files: Files) -> Identity | None:
-    """Returns the identity that two files say together: a creation that one of them knows to be finished was."""
+    """Returns the identity that two files say together: a creation that one of them knows to be finished was, and likewise the format."""
     known = [identity for identity in files if identity is not None]
-    return max(known, key=lambda identity: identity.created, default=None)
+    return max(known, key=lambda identity: (identity.created, identity.format), default=None)
 
 
 def _check_copy(folder: Path, identity: Identity) -> None:
-    """Refuses an identity older than its copy: the journal would be made anew over what is there."""
+    """Refuses an identity older than its copy: the journal would be made anew over what is there.
+
+    Formats may differ: then an upgrade broke off.
+    """
     copy = identity_files(folder).copy
-    if copy is not None and copy != identity and (copy.created or copy.journal != identity.journal):
+    if copy is not None and (copy.created > identity.created or (copy.cluster, copy.journal) != (identity.cluster, identity.journal)):
         raise DataDirectoryUnusable(f"{folder / _IDENTITY} is older than {_COPY}, or another directory's: {_REMEDY}")
 
 
@@ -233,8 +269,8 @@ def _lock(folder: Path) -> int:
         raise DataDirectoryInUse(
             f"data directory {folder} is in use by process {holder}: stop that broker, or choose another directory with --data-dir"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
+        os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
     return descriptor
 
 
@@ -257,3 +293,17 @@ def _write_identity(disk: RealDisk, identity: Identity) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(f"no room for {disk.path / _IDENTITY}: give the data directory more space") from error
         raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: check the disk") from error
+
+
+def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
+    """Writes both files where they stand, one after the other: where the disk is full. A sector is written as a whole or not at all."""
+    for name in (_IDENTITY, _COPY):
+        file = disk.open(name)
+        try:
+            # Blanks at the end say nothing: the file never becomes shorter than what stands in it.
+            file.write_at([identity.encode().ljust(file.size())], 0)
+            file.sync()
+        except OSError as error:
+            raise StorageFailed(f"{disk.path / name} could not be written: {error}: check the disk") from error
+        finally:
+            file.close()

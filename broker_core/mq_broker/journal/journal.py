@@ -25,6 +25,7 @@ from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnReader
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name
 from mq_broker.journal.settings import JournalSettings
+from mq_broker.journal.space import JournalSpace
 from mq_broker.journal.turn import TurnBuilder
 from mq_wire.checksum import crc32
 from mq_wire.errors import InternalError, JournalDamaged, LimitExceeded, StorageFailed, StoreFull
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = "a write was interrupted"
 
 
-class Journal:
-    """See the module. Made by `create` or `recover`. `is_short`: entries were refused for want of a segment, and none taken since."""
+class Journal(JournalSpace):
+    """See the module. Made by `create` or `recover`. `is_short`: rows were refused for want of a segment, and none taken since."""
 
     def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> None:
         self._disk = disk
@@ -119,7 +120,8 @@ class Journal:
         except OSError as error:
             raise self._fail(error) from error
         self._failure = None
-        self._open_generation()
+        if not (reader.is_fresh and self._fits_device()):
+            self._open_generation()
 
     def _settle(self, last: Turn | None) -> None:
         """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync that failed."""
@@ -142,12 +144,14 @@ class Journal:
 
     def _open_generation(self) -> None:
         """Writes and syncs the empty turn from which on frames of older generations mean nothing."""
-        segment = self._segment
-        # A device with larger sectors than the segment was made for could tear the neighbour of a new turn: go on in a new segment.
-        if segment is None or not self._room(segment, 0) or segment.sector_bytes < self._segments.sector_bytes:
-            self._roll(kept_back=0)
+        if not self._fits_device() or not self._room(self._current(), 0):
+            self._roll(0, (0,))
         self._begin(self._position.generation + 1)
         self._write()
+
+    def _fits_device(self) -> bool:
+        """A device with larger sectors than the segment was made for could tear the neighbour of a new turn: go on in a new segment."""
+        return self._segment is not None and self._segment.sector_bytes >= self._segments.sector_bytes
 
     def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
         """Adds an entry to the turn in hand; nothing is written yet.
@@ -172,17 +176,19 @@ class Journal:
 
     def fits(self, size_bytes: int) -> bool:
         """Says whether entries of this size (sum of `frames.frame_bytes`) still fit into the turn in hand, in its segment."""
-        hand = self._hand
+        hand, segment = self._hand, self._current()
+        # The last sector is for the start after this one: it must not need a new segment.
         if hand is not None:
-            return hand.end_with(size_bytes) <= self._current().size
-        return self._room(self._current(), size_bytes)
+            return hand.end_with(size_bytes) <= segment.size - segment.sector_bytes
+        return self._room(segment, size_bytes + segment.sector_bytes)
 
-    def reserve(self, size_bytes: int, *, for_state: bool = False) -> None:
+    def reserve(self, size_bytes: int, *, for_state: bool = False, left: int = 0) -> None:
         """Makes sure that entries of this size can be added; begins a new segment where they do not fit into the rest of this one.
 
         Args:
             size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
-            for_state: may use the segment that is kept back, so that acknowledgements go on, and free space, when publishes are refused.
+            for_state: may use the segments that are kept back, so that acknowledgements go on, and free space, when rows are refused.
+            left: so many of them stay all the same.
 
         Raises:
             StoreFull: the disk has no room for another segment; nothing was changed.
@@ -190,9 +196,10 @@ class Journal:
         """
         self._check()
         if self.fits(size_bytes):
-            if not for_state and not self._ensure(1):
-                raise self._store_full()
-            self.is_short = self.is_short and for_state
+            if not for_state:
+                if not self._ensure(0, self._settings.reserves):
+                    raise self._store_full(size_bytes)
+                self.is_short = False
             return
         if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
             raise LimitExceeded(
@@ -201,7 +208,8 @@ class Journal:
             )
         if self._hand is not None and self._hand.entries:
             raise InternalError(f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving")
-        self._roll(kept_back=0 if for_state else 1)
+        # Others are waited for before state takes what is kept back.
+        self._roll(size_bytes, (self._settings.reserves, min(left, self._settings.reserves)) if for_state else (self._settings.reserves,))
 
     def commit(self) -> int:
         """Writes the turn in hand and syncs it; returns its number. Without entries nothing is written: the last number comes back.
@@ -268,20 +276,6 @@ class Journal:
         except OSError as error:
             raise self._fail(error) from error
 
-    def segments(self) -> list[tuple[int, int, int]]:
-        """Returns (number, first turn, last turn) of each segment that is kept, in order; those that wait for a pin to end are left out.
-
-        A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later, never too early.
-        """
-        rows: list[tuple[int, int, int]] = []
-        following = self._position.turn + 1
-        for segment in reversed(list(self._segments)):
-            first = following if segment.first_turn is None else segment.first_turn
-            if not segment.doomed:
-                rows.append((segment.number, first, following - 1))
-            following = first
-        return rows[::-1]
-
     @property
     def position(self) -> JournalPosition:
         """Position behind the last turn that was committed."""
@@ -292,19 +286,19 @@ class Journal:
         """Number of the turn in hand."""
         return self._position.turn + 1
 
-    @property
-    def turn_bytes_max(self) -> int:
-        """Room for one turn in a new segment, in bytes."""
-        return self._settings.segment_bytes - FIRST_POSITION
+    def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
+        """Removes empty files, so that so much is free: the first of these numbers of bytes that can be had, and `left` files are left.
 
-    def used_bytes(self) -> int:
-        """Returns the bytes of all segments, whatever is live in them; the pool is not counted."""
-        return sum(segment.size for segment in self._segments)
+        Returns whether there is more room than before.
 
-    def free_bytes(self) -> int:
-        """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the current segment."""
-        rest = self._current().size - self._start_in(self._current())
-        return self._disk.free_bytes() + len(self._pool) * self._settings.segment_bytes + rest
+        Raises:
+            StorageFailed: that failed.
+        """
+        self._check()
+        try:
+            return self._pool.give_way(wanted, left)
+        except OSError as error:
+            raise self._fail(error) from error
 
     def close(self) -> None:
         """Stops the background work and closes the file. The turn in hand is dropped."""
@@ -362,17 +356,20 @@ class Journal:
         self._position = JournalPosition(self._current().number, end, hand.turn, hand.generation, crc)
         self._hand = None
 
-    def _roll(self, kept_back: int) -> None:
-        """Begins the next segment, leaving at least `kept_back` files in the pool."""
+    def _roll(self, size_bytes: int, left: tuple[int, ...]) -> None:
+        """Begins the next segment, with room for so many bytes, leaving as many files in the pool as possible of those numbers."""
         self._hand = None
         if self._segment is not None:
             self.recycle()
-        if not self._ensure(kept_back + 1):
-            raise self._store_full()
-        self.is_short = self.is_short and not kept_back
+        sector_bytes = self._segments.sector_bytes
+        needed = frames.align(FIRST_POSITION + size_bytes + TRAILER_BYTES, sector_bytes) + sector_bytes
+        chosen = next((count for count in left if self._ensure(needed, count)), None)
+        if chosen is None:
+            raise self._store_full(needed)
+        self.is_short = self.is_short and chosen < self._settings.reserves
         self._failure = _INTERRUPTED
         try:
-            segment, file = self._segments.open_next(self._position.turn + 1)
+            segment, file = self._segments.open_next(self._position.turn + 1, needed, chosen)
             if self._segment is not None and self._file is not None:
                 self._segments.note_next(self._segment, self._file, exists=True)
                 self._file.close()
@@ -381,13 +378,13 @@ class Journal:
         self._failure = None
         self._segment, self._file = segment, file
 
-    def _ensure(self, count: int) -> bool:
+    def _ensure(self, size_bytes: int, left: int) -> bool:
         try:
-            return self._pool.ensure(count)
+            return self._pool.ensure(size_bytes, left)
         except StorageFailed as error:
             self._failure = error
             raise
 
-    def _store_full(self) -> StoreFull:
+    def _store_full(self, size_bytes: int) -> StoreFull:
         self.is_short = True
-        return self._pool.refusal()
+        return self._pool.refusal(size_bytes)

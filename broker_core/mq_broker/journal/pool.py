@@ -2,6 +2,10 @@
 
 A file grows under the name `pool-<k>.new`, is synced, and becomes `pool-<k>.mqj`. Recycled segments come back under such a name too, with
 their old bytes: nothing that was written in an earlier use reads as a frame in its place.
+
+The two smallest files are the *reserves*: rows leave them alone, so that state can still be written when the disk is full. State fills
+the one, and then the other while snapshots cover the first, which comes back. Files for rows begin as small as a reserve and double with
+each one that is taken, up to `segment_bytes`; where the disk has no room for the size that is due, smaller ones do.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import contextlib
 import errno
 import os
 import threading
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq_broker.journal.disk import Disk, DiskFile
 from mq_broker.journal.settings import JournalSettings
@@ -27,20 +31,39 @@ def pool_name(number: int) -> str:
     return f"pool-{number:010d}.mqj"
 
 
+class PoolFile(NamedTuple):
+    """An empty file of the pool; `size` in bytes."""
+
+    name: str
+    size: int
+
+
 class SegmentPool:
-    """Empty files of one size, ready to become segments. Any thread may call.
+    """Empty files, ready to become segments. Any thread may call.
 
     Args:
         disk: the journal's folder.
-        settings: `segment_bytes`, `pool_segments`, `fill_in_background`.
+        settings: `segment_bytes`, `first_bytes`, `pool_segments`, `spare_bytes`, `fill_in_background`.
+
+    Attributes:
+        reserve_bytes: size of a reserve, and of the first files for rows.
+        spare_bytes: what new files leave free on the disk.
     """
 
     def __init__(self, disk: Disk, settings: JournalSettings) -> None:
         self._disk = disk
         self._settings = settings
+        self.reserve_bytes = min(settings.first_bytes, settings.segment_bytes)
+        self.spare_bytes = settings.spare_bytes
+        self._reserves = settings.reserves
         self._changed = threading.Condition()
-        self._names: list[str] = []
+        #: In order of arrival.
+        self._files: list[PoolFile] = []
         self._next = 0
+        #: Size of the next file that is filled for rows.
+        self._due_bytes = self.reserve_bytes
+        #: A file of this size is waited for.
+        self._asked_bytes = 0
         #: Fills that failed because the disk is full; the filler rests until `ensure` asks again.
         self._refusals = 0
         self._resting = False
@@ -56,38 +79,59 @@ class SegmentPool:
             self._filler.start()
 
     def _find(self) -> None:
-        """Takes over what an earlier process left: whole files of the right size stay, the rest goes."""
+        """Takes over what an earlier process left: whole files stay, the smallest first, as many as are kept ready; the rest goes."""
+        found = []
         for name in self._disk.list_names():
             if not name.startswith("pool-"):
                 continue
             stem, _, suffix = name.removeprefix("pool-").partition(".")
-            whole = suffix == "mqj" and stem.isdecimal()
-            if whole:
+            size = 0
+            if suffix == "mqj" and stem.isdecimal():
                 self._next = max(self._next, int(stem) + 1)
-                file = self._disk.open(name)
-                whole = file.size() == self._settings.segment_bytes
-                file.close()
-            if whole and len(self._names) < 2 * self._settings.pool_segments:
-                self._names.append(name)
+                content = self._disk.open(name)
+                size = content.size()
+                content.close()
+            found.append(PoolFile(name, size))
+        for number, file in enumerate(sorted(found, key=lambda file: (file.size < self.reserve_bytes, file.size))):
+            if file.size >= self.reserve_bytes and (number < self._reserves or (number < self._files_max and file.size == self._due_bytes)):
+                self._files.append(file)
             else:
-                self._disk.remove(name)
+                self._disk.remove(file.name)
+        self._files.sort()
+
+    @property
+    def _files_max(self) -> int:
+        return self._reserves + 2 * self._settings.pool_segments
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._files)
 
-    def ensure(self, count: int) -> bool:
-        """Says whether `count` files are ready; waits for them where the disk has room.
+    def total_bytes(self) -> int:
+        """Returns the bytes of all files."""
+        return sum(size for _, size in list(self._files))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a reserve is missing that the disk has no room for."""
+        return len(self._files) < self._reserves and (self._resting or self._filler is None)
+
+    def ensure(self, size_bytes: int, left: int) -> bool:
+        """Says whether a file of this size can be taken so that as many are left; waits for it where the disk has room.
+
+        Size 0 takes none: it asks whether so many are there.
 
         Raises:
             StorageFailed: a file could not be written for another reason than a full disk.
         """
-        if len(self._names) >= count:
+        if not size_bytes and len(self._files) >= left:
             return True
         with self._changed:
             refusals = self._refusals
-            self._resting = False
-            self._changed.notify_all()
-            while len(self._names) < count:
+            self._asked_bytes = size_bytes
+            if not self._can_take(size_bytes, left):
+                self._resting = False
+                self._changed.notify_all()
+            while not self._can_take(size_bytes, left):
                 if self._failure is not None:
                     raise StorageFailed(f"a segment file could not be filled: {self._failure}: check the disk") from self._failure
                 if self._refusals > refusals or self._closed:
@@ -96,36 +140,75 @@ class SegmentPool:
                     self._fill_one()
                 else:
                     self._changed.wait()
+            self._asked_bytes = 0
             return True
 
-    def refusal(self) -> StoreFull:
+    def _can_take(self, size_bytes: int, left: int) -> bool:
+        return len(self._files) >= left if not size_bytes else self._choice(size_bytes, left) is not None
+
+    def _choice(self, size_bytes: int, left: int) -> PoolFile | None:
+        """Returns the file that is to be taken: none of the reserves where others do, else the smaller one."""
+        if len(self._files) <= left:
+            return None
+        reserves = sorted(self._files, key=lambda file: file.size)[:self._reserves]
+        others = [file for file in self._files if file not in reserves]
+        candidates = others if left >= self._reserves else [*others, *reserves]
+        return next((file for file in candidates if file.size >= size_bytes), None)
+
+    def refusal(self, size_bytes: int) -> StoreFull:
         """Returns the error for whoever wanted a file when `ensure` said no."""
         return StoreFull(
-            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {self._settings.segment_bytes} "
-            f"and {self._settings.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data directory more space"
+            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {max(size_bytes, self.reserve_bytes)} "
+            f"and {self.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data directory more space"
         )
 
-    def take(self) -> tuple[str, DiskFile]:
-        """Takes a file out of the pool, under its pool name; call `ensure(1)` first."""
+    def take(self, size_bytes: int, left: int) -> tuple[PoolFile, DiskFile]:
+        """Takes a file out of the pool, under its pool name; call `ensure` with the same before."""
         with self._changed:
-            name = self._names.pop(0)
+            file = self._choice(size_bytes, left)
+            assert file is not None, "no file was ensured"
+            self._files.remove(file)
+            if left >= self._reserves:
+                self._due_bytes = min(2 * self._due_bytes, self._settings.segment_bytes)
             self._resting = False
             self._changed.notify_all()
-        return name, self._disk.open(name)
+        return file, self._disk.open(file.name)
 
     def give(self, name: str, size: int) -> None:
         """Puts a file of this size (bytes) under a pool name, or removes it when it is not needed; the directory is not synced."""
         with self._changed:
-            if size != self._settings.segment_bytes or len(self._names) >= 2 * self._settings.pool_segments:
+            is_reserve = size >= self.reserve_bytes and len(self._files) < self._reserves
+            if not is_reserve and (size != self._due_bytes or len(self._files) >= self._files_max):
                 self._disk.remove(name)
+                self._resting = False
+                self._changed.notify_all()
                 return
             self._next += 1
             new = pool_name(self._next - 1)
         self._disk.rename(name, new)
 
         with self._changed:
-            self._names.append(new)
+            self._files.append(PoolFile(new, size))
             self._changed.notify_all()
+
+    def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
+        """Removes files until so many bytes are free: the first of these numbers that can be had, and so many files are left.
+
+        Returns whether any were removed, which says that there is more room than before. The directory is not synced.
+        """
+        with self._changed:
+            ordered = sorted(self._files, key=lambda file: file.size)[left:]
+            free = self._disk.free_bytes()
+            target = next((size for size in wanted if size <= free + sum(size for _, size in ordered)), 0)
+            if target <= free:
+                return False
+            self._resting = True
+            while ordered and free < target:
+                file = ordered.pop()
+                self._files.remove(file)
+                self._disk.remove(file.name)
+                free += file.size
+            return True
 
     def close(self) -> None:
         """Stops the filler; what it has begun is removed at the next start."""
@@ -138,29 +221,51 @@ class SegmentPool:
     def _fill_ahead(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (self._resting or len(self._names) >= self._settings.pool_segments):
+                while not self._closed and (self._resting or not self._wanted()):
                     self._changed.wait()
                 if self._closed or self._failure is not None:
                     return
             self._fill_one()
+
+    def _wanted(self) -> list[int]:
+        """Returns the sizes of which one is to be filled next, the best first; none where everything is ready."""
+        ordered = sorted(size for _, size in self._files)
+        if len(ordered) < self._reserves:
+            return [self.reserve_bytes]
+        if self._asked_bytes > max(ordered[self._reserves:], default=0):
+            return self._sizes(max(self._asked_bytes, self.reserve_bytes))
+        if len(ordered) < self._reserves + self._settings.pool_segments - 1:
+            return self._sizes(self.reserve_bytes)
+        if ordered[self._reserves - 1] > self.reserve_bytes:
+            return [self.reserve_bytes]  # a large file is in reserve since there was no other
+        return []
+
+    def _sizes(self, least: int) -> list[int]:
+        """Returns sizes from the one that is due down by half, none below `least`, whole pages."""
+        size, most, sizes = max(self._due_bytes, least), self._settings.segment_bytes, []
+        while size >= least:
+            sizes.append(min(-(-size // 4096) * 4096, most))
+            size //= 2
+        return sizes
 
     def _fill_one(self) -> None:
         """Fills one file and adds it; notes a full disk or a failure for `ensure`."""
         with self._changed:
             number = self._next
             self._next += 1
+            sizes = self._wanted() or [self._due_bytes]
         aside = pool_name(number).replace(".mqj", ".new")
         try:
-            finished = self._fill(aside)
-            if finished:
+            size = self._fill(aside, sizes)
+            if size:
                 self._disk.rename(aside, pool_name(number))
                 self._disk.sync_directory()
         except OSError as error:
             self._give_up(aside, error)
             return
-        if finished:
+        if size:
             with self._changed:
-                self._names.append(pool_name(number))
+                self._files.append(PoolFile(pool_name(number), size))
                 self._changed.notify_all()
 
     def _give_up(self, aside: str, error: OSError) -> None:
@@ -181,11 +286,12 @@ class SegmentPool:
                 self._failure = failure
             self._changed.notify_all()
 
-    def _fill(self, name: str) -> bool:
-        """Writes zeros and syncs; returns False when the pool was closed meanwhile."""
-        size = self._settings.segment_bytes
+    def _fill(self, name: str, sizes: list[int]) -> int:
+        """Writes zeros and syncs; returns the size, the first that there is room for, or 0 when the pool was closed meanwhile."""
         # Asked first: an attempt that fails would take the last of the room from others as long as it lasts, again and again.
-        if self._disk.free_bytes() < size + self._settings.spare_bytes:
+        free = self._disk.free_bytes() - self.spare_bytes
+        size = next((size for size in sizes if size <= free), 0)
+        if not size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
         file = self._disk.create(name)
         try:
@@ -195,10 +301,10 @@ class SegmentPool:
             step = _STEP_CHUNKS * len(_CHUNK)
             for position in range(0, size, step):
                 if self._closed:
-                    return False
+                    return 0
                 whole, rest = divmod(min(step, size - position), len(_CHUNK))
                 file.write_at([_CHUNK] * whole + [_CHUNK[:rest]], position)
                 file.sync()
         finally:
             file.close()
-        return True
+        return size

@@ -10,7 +10,8 @@ The rules, with *last* for the last turn that was accepted:
    last + 1 was synced before that was begun, so acknowledged data is damaged. The same when the journal ends before the snapshot's turn.
 
 Frames of older generations are remains of turns that were cut. They never reach number last + 2: a cut takes away one turn, and the next
-generation opens with its number. After recovery the journal therefore always opens a generation, cut or not.
+generation opens with its number. After recovery the journal therefore opens a generation, cut or not; but where the last one has just been
+opened and nothing was begun in it, that one does.
 
 What cannot be told apart: rot in the very last turn looks like a turn that was never finished.
 """
@@ -84,6 +85,9 @@ class TurnReader:
         self.position = start or BEGINNING
         #: The last turn that was read, None when there is none behind the start.
         self.last: Turn | None = None
+        #: Whether the journal ends with the turn that opens a generation, and nothing was ever begun behind it: the next process may go on
+        #: in that generation, and a start after a start writes nothing.
+        self.is_fresh = False
 
     def __iter__(self) -> Iterator[Turn]:
         """Yields turns in order.
@@ -159,13 +163,15 @@ class TurnReader:
         """Raises JournalDamaged when the journal must go on behind `position`, or must not end before it."""
         end = self.position
         place = f"segment {end.segment}, position {end.position}"
-        evidence = self._evidence()
+        behind = list(self._behind())
+        evidence = next((frame for frame in behind if frame.turn >= end.turn + 2), None)
         if evidence is not None:
             raise JournalDamaged(
                 f"{place}: turn {end.turn + 1} is damaged ({reading.value}): turn {evidence.turn} stands behind it at segment "
                 f"{evidence.segment}, position {evidence.position}, so turn {end.turn + 1} had been acknowledged: {_REMEDY}"
             )
         if self.last is not None:
+            self.is_fresh = not self.last.entries and not any(frame.turn == end.turn + 1 for frame in behind)
             return
         if self._start is None:
             raise JournalDamaged(f"{place}: turn 1 is damaged ({reading.value}), the journal has no readable turn: {_REMEDY}")
@@ -182,8 +188,8 @@ class TurnReader:
         frame = frames.decode(view, start.segment, at, self._seed) if at >= FIRST_POSITION else Reading.BROKEN
         return isinstance(frame, Frame) and (frame.turn, frame.generation, frame.crc) == (start.turn, start.generation, start.trailer_crc)
 
-    def _evidence(self) -> Frame | None:
-        """Returns a frame behind the end that proves that turn last + 1 was synced, None when there is none."""
+    def _behind(self) -> Iterator[Frame]:
+        """Yields frames behind the end that are no older than the last turn: of the turn that was in flight, or proof of a later one."""
         for segment in self._segments:
             if segment.number < self.position.segment:
                 continue
@@ -193,11 +199,10 @@ class TurnReader:
                 frame = frames.decode(view, segment.number, position, self._seed)
                 if (
                     isinstance(frame, Frame)
-                    and frame.turn >= self.position.turn + 2
+                    and frame.turn >= self.position.turn + 1
                     and frame.generation >= self.position.generation
                 ):
-                    return frame
-        return None
+                    yield frame
 
 
 def candidates(view: memoryview, first: int, sector_bytes: int) -> list[int]:

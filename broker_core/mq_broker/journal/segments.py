@@ -192,11 +192,13 @@ class Segments:
         """Returns the segment, None when there is none."""
         return self._by_number.get(number)
 
-    def open_next(self, first_turn: int) -> tuple[Segment, DiskFile]:
-        """Makes the next segment from a file of the pool, durable under its name before anything is written into it."""
+    def open_next(self, first_turn: int, size_bytes: int, left: int) -> tuple[Segment, DiskFile]:
+        """Makes the next segment from a file of the pool, durable under its name before anything is written into it.
+
+        `size_bytes` and `left` are what was ensured.
+        """
         number = max(max(self._by_number, default=0) + 1, self.number_min)
-        pool_name, file = self._pool.take()
-        size = self._settings.segment_bytes
+        (pool_name, size), file = self._pool.take(size_bytes, left)
         file.write_at([encode_header(self._uuid, number, first_turn, size, self.sector_bytes)], 0)
         file.sync()
         self._disk.rename(pool_name, segment_name(number))

@@ -32,6 +32,8 @@ from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFu
 PACK_AGE_MAX: Final = 64
 #: Buffers of this size together go to the disk in one write.
 _WRITE_BYTES: Final = 1 << 20
+#: What a part takes in the manifest, about.
+_ROW_BYTES: Final = 64
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -125,6 +127,23 @@ class SnapshotStore:
         """
         return self._kept[1].position if len(self._kept) > 1 else None
 
+    def sizes(self) -> tuple[int, int]:
+        """Returns about how many bytes all of the newest snapshot takes by itself, and how many both that are kept take now."""
+        parts = self._kept[0].parts if self._kept else {}
+        whole = sum(frames.frame_bytes(len(key.encode()), place.size) + _ROW_BYTES for key, place in parts.items())
+        return whole, sum(self._size_of(name) for name in self._wanted())
+
+    def _wanted(self) -> set[str]:
+        names = {manifest_name(manifest.number) for manifest in self._kept}
+        return names | {pack_name(pack) for manifest in self._kept for pack in manifest.packs()}
+
+    def _size_of(self, name: str) -> int:
+        file = self._disk.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
     def write(self, position: JournalPosition, parts: Iterable[tuple[str, bytes]], keep: Iterable[str] = ()) -> None:
         """Writes a snapshot; afterwards it is the newest. What fails leaves the snapshots as they were.
 
@@ -141,12 +160,14 @@ class SnapshotStore:
         """
         number = self._last_number + 1
         self._last_number = number
+        if not self.damaged:
+            self._sweep()  # what an attempt left that broke off must not stand in the way
         try:
             kept = self._kept_parts(keep)
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            self._remove_aside()
+            self._remove_aside(number)
             if error.errno in _FULL:
                 raise StoreFull(
                     f"snapshot {number} needs more than the {self._disk.free_bytes()} bytes that are free: "
@@ -199,10 +220,8 @@ class SnapshotStore:
             live[place.segment] = live.get(place.segment, 0) + frames.frame_bytes(len(key.encode()), place.size)
         worn = set()
         for pack, live_bytes in live.items():
-            file = self._disk.open(pack_name(pack))
-            if 2 * live_bytes < file.size() or number - pack > PACK_AGE_MAX:
+            if 2 * live_bytes < self._size_of(pack_name(pack)) or number - pack > PACK_AGE_MAX:
                 worn.add(pack)
-            file.close()
         return worn
 
     def _copies(self, copied: dict[str, Place]) -> Iterator[tuple[str, bytes]]:
@@ -275,8 +294,7 @@ class SnapshotStore:
 
     def _sweep(self) -> None:
         """Removes what neither kept manifest names; names that come back after a crash are swept next time."""
-        wanted = {manifest_name(manifest.number) for manifest in self._kept}
-        wanted |= {pack_name(pack) for manifest in self._kept for pack in manifest.packs()}
+        wanted = self._wanted()
         try:
             for name in self._disk.list_names():
                 if name not in wanted and name.startswith(("pack-", "manifest-")):
@@ -284,10 +302,10 @@ class SnapshotStore:
         except OSError as error:
             raise StorageFailed(f"old snapshot files could not be removed: {error}: check the disk") from error
 
-    def _remove_aside(self) -> None:
+    def _remove_aside(self, number: int) -> None:
         """Frees the room of an unfinished snapshot; where even that fails, the next sweep does it."""
         for name in self._disk.list_names():
-            if name.endswith(".new"):
+            if name.endswith(".new") or name == pack_name(number):
                 with contextlib.suppress(OSError):
                     self._disk.remove(name)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mq_broker.journal.directory import DataDirectory, identity_files, whose
+from mq_broker.journal.directory import DataDirectory, identity_files
 from mq_broker.repair.findings import Finding, lost_rows
 from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import Folders, repair, write_report
@@ -68,10 +68,14 @@ def repair_directory(path: str | os.PathLike[str]) -> Report:
             damaged = directory.path / finding.file
             if damaged.exists():
                 (aside.path / finding.file).write_bytes(damaged.read_bytes())
+        # Before the journal: what is written there is of the newest format.
+        if wrong:
+            directory.finish()
+        else:
+            directory.upgrade()
         repair(Folders(directory.journal_disk, directory.snapshot_disk, lambda: aside), inspection)
         if wrong:
             write_report(aside, [*wrong, *inspection.findings], finished=True)
-            directory.finish()
         return _report(directory, inspection, wrong, str(aside.path))
 
 
@@ -87,7 +91,7 @@ def _check_identity(directory: DataDirectory) -> list[Finding]:
     for name, said in (("identity", files.identity), ("identity.copy", files.copy)):
         if said is None:
             findings.append(Finding(name, 0, "is missing or damaged"))
-        elif said != whose(files):
+        elif replace(said, format=directory.identity.format) != directory.identity:
             findings.append(Finding(name, 0, "is older than the other one"))
     return findings
 

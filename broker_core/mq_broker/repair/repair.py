@@ -73,7 +73,7 @@ def repair(folders: Folders, inspection: Inspection, settings: JournalSettings |
 
 def _settings(inspection: Inspection) -> JournalSettings:
     sizes = [segment.size for segment in inspection.segments if segment.first_turn is not None]
-    return JournalSettings(segment_bytes=max(sizes, default=SEGMENT_BYTES_DEFAULT), fill_in_background=False)
+    return JournalSettings(segment_bytes=max(sizes, default=SEGMENT_BYTES_DEFAULT), reserves=0, fill_in_background=False)
 
 
 def _set_aside(folders: Folders, findings: list[Finding], aside: Disk) -> list[tuple[Disk, list[str]]]:
@@ -130,7 +130,7 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
     try:
         broker.ledger.sink = journal
         now_us = time.time_ns() // 1000
-        cleaner = Cleaner(journal, settings.segment_bytes)
+        cleaner = Cleaner(journal)
         for number in sorted(inspection.damaged):
             cleaner.clear(broker, number)
             while cleaner.busy:
@@ -162,4 +162,4 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
         if not journal.fits(room):
             journal.commit()
             journal.reserve(room, for_state=True)
-        broker.ledger.record_rows(Entry(staged=copied), body, crc32(body), frame.priorities)
+        broker.ledger.record_copy(Entry(staged=copied), body, crc32(body), frame.priorities)

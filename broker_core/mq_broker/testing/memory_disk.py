@@ -51,6 +51,7 @@ class MemoryDisk:
             file's name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *write* leaves
             some of its first sectors behind, as one that is killed does. A failing *sync* is as mean as Linux: what was written may be on
             the medium or not, and counts as clean from then on.
+        beside: another folder of the same device: what is in there takes from the same capacity.
         steps: how many steps there were.
         syncs: how many of them were file syncs.
     """
@@ -60,6 +61,7 @@ class MemoryDisk:
     ) -> None:
         self.sector_bytes = sector_bytes
         self.capacity_bytes = capacity_bytes
+        self.beside: MemoryDisk | None = None
         self.hook: Callable[[str, str, int], None] | None = None
         self.steps = 0
         self.syncs = 0
@@ -119,7 +121,8 @@ class MemoryDisk:
         return sum(len(content.live) for content in self._names.values())
 
     def free_bytes(self) -> int:
-        return max(0, (1 << 40 if self.capacity_bytes is None else self.capacity_bytes) - self.used_bytes())
+        used = self.used_bytes() + (self.beside.used_bytes() if self.beside is not None else 0)
+        return max(0, (1 << 40 if self.capacity_bytes is None else self.capacity_bytes) - used)
 
     def crash(self, rng: random.Random) -> MemoryDisk:
         """Returns the disk as a power cut now might leave it.

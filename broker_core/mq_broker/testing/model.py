@@ -74,6 +74,8 @@ class Model:
                     row.holder = READY
         left.sessions, left.opened_sessions, left.runs, left.silent, left.alone = {}, 0, set(), {}, {}
         left.duplicates.clear()
+        for held in left.staged.values():
+            held.seen_us = None
         return left
 
     # ---- destinations and producers

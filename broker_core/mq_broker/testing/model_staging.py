@@ -58,7 +58,7 @@ def stage(
         raise SequenceReused(str(first))
     held = model.staged.setdefault(token, StagedSet(epoch, query, batch, target))
     held.batches.append(StagedBatch(*where, first, crc, list(rows)))
-    held.time_us = now_us
+    held.time_us = held.seen_us = now_us
     _raise_epoch(model, query, target, epoch)
     return 0
 
@@ -170,7 +170,11 @@ def expire(model: Model, now_us: int) -> None:
     for (owner, target), (_, _, _, time_us) in list(model.markers.items()):
         if owner.startswith("write:") and now_us - time_us > WRITE_MARKER_TTL_US:
             del model.markers[owner, target]
-    _discard(model, [token for token, held in model.staged.items() if held.time_us < now_us - model.staged_ttl_us])
+    for held in model.staged.values():
+        if held.seen_us is None:
+            held.seen_us = now_us - min(max(now_us - held.time_us, 0), model.staged_ttl_us // 2)
+    limit = now_us - model.staged_ttl_us
+    _discard(model, [token for token, held in model.staged.items() if held.seen_us is not None and held.seen_us < limit])
 
 
 def last_committed(model: Model, query: str) -> int | None:

@@ -167,6 +167,8 @@ class StagedSet:
     batch: int
     target: str | None
     time_us: int = 0
+    #: The last sign of life as the process knows it; None after a start, until time passes.
+    seen_us: int | None = None
     batches: list[StagedBatch] = field(default_factory=list)
 
     @property
