@@ -105,12 +105,13 @@ def _destination(destination: Destination) -> dict[str, Any]:
         "number": destination.number,
         "id": destination.destination_id.hex(),
         "partitions": [_partition(partition) for partition in destination.partitions],
-        "ended": {incarnation.hex(): [successor.hex(), name] for incarnation, (successor, name) in destination.ended.items()},
+        "ended": {incarnation.hex(): [successor.hex(), name] for incarnation, (successor, name, *_) in destination.ended.items()},
         "consumers": {
             incarnation.hex(): {
                 "name": consumer.name, "run": consumer.run, "minted_by_run": consumer.minted_by_run,
                 "minted_time_us": consumer.minted_time_us, "next_plan": consumer.next_plan, "next": _keys(consumer.next),
-                "floor": _keys(consumer.floor), "acknowledged_plan": consumer.acknowledged_plan,
+                # Boundaries before what is kept are known since.
+                "floor": _keys(consumer.boundary(consumer.last_past)), "acknowledged_plan": consumer.acknowledged_plan,
                 "plans": {str(plan.number): _plan(plan) for plan in consumer.plans.values()},
             }
             for incarnation, consumer in destination.consumers.items()

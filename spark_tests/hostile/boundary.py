@@ -37,6 +37,7 @@ class MemoryJournal(ListSink):
     """What the engine asks of a journal. It holds the engine to its word: no command may write more than it announced."""
 
     turn_bytes_max = 1 << 27
+    is_short = False
 
     def __init__(self) -> None:
         super().__init__()
