@@ -128,7 +128,7 @@ class Query:
                 self.connection,
                 subscribe_pb2.OpenFetch(
                     who=self.who, partition=part.partition, first=part.first, last=part.last, columns=envelope_mask(_COLUMNS),
-                    query_id="old-query", batch_id=0,
+                    query_id=f"query of {self.who.incarnation.hex()}", batch_id=int(bool(start)),
                 ),
                 options,
             )  # fmt: skip
@@ -173,7 +173,8 @@ def ranges(address: str) -> None:
     except errors.IncarnationSuperseded:
         pass
     listed = again.connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(destination="old.ranges")).consumers
-    same([(each.consumer, each.unacknowledged_rows, each.query_id) for each in listed], [("old-reader", 1, "old-query")], "consumers")
+    reads_for = f"query of {successor.who.incarnation.hex()}"
+    same([(each.consumer, each.unacknowledged_rows, each.query_id) for each in listed], [("old-reader", 1, reads_for)], "consumers")
     release = subscribe_pb2.ReleaseConsumerRequest(destination="old.ranges", consumer="old-reader")
     same(again.connection.call("ReleaseConsumer", release).returned_rows, 1, "released rows")
     for each in (query, again, successor):
