@@ -77,6 +77,7 @@ SOURCE: Final = (
             ),
         ),
         "model",
+        is_rare=True,
     ),
     Bug(
         "a run is held at any broker",
@@ -96,7 +97,7 @@ SOURCE: Final = (
         (
             Change(
                 ranges._note_read,
-                "if new:\n    ledger.record(",
+                "if new or queries.is_new(ledger.state, opened):\n    ledger.record(",
                 "for number in new:\n    consumer.plans[number].read_by_run = opened.who.run\nif False:\n    ledger.record(",
             ),
         ),
