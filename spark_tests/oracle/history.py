@@ -105,6 +105,10 @@ class History:
             places = self._place(queue, rows.partitions, rows.offsets)
         self._add("confirmed", places, self.stamp())
 
+    def kept(self, ids: Ids) -> None:
+        """These wait where they came from, found there at the very end: not lost. What was also read will come a second time."""
+        self._add("kept", ids)
+
     def read_range(self, key: tuple[object, ...], rows: Rows) -> None:
         """A range that can be replayed was read to its end. The same key must bring the same rows, and no other key any of them."""
         content = [array.tobytes() for array in (rows.ids, rows.partitions, rows.offsets, rows.priorities)]
@@ -169,4 +173,5 @@ _COLUMNS: Final = {
     "read": ("id", "place", "priority", "began", "stream", "falling", "count", "stamp"),
     "confirmed": ("place", "stamp"),
     "range_read": ("id", "range"),
+    "kept": ("id",),
 }

@@ -22,7 +22,7 @@ from spark_tests.oracle.history import OFFSET_BITS, UNCOUNTED, UNORDERED, Histor
 from spark_tests.oracle.marked import Ids, name_of, producers_of
 
 _EXAMPLES: Final = 5
-_COUNTS: Final = ("attempted", "acknowledged", "ok", "recovered", "unknown", "reads")
+_COUNTS: Final = ("attempted", "acknowledged", "ok", "recovered", "unknown", "reads", "kept")
 _NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -33,9 +33,10 @@ class Report:
     Attributes:
         attempted: different messages that somebody tried to send.
         acknowledged: those with a promise.
-        ok: promised and read.
+        ok: promised, and read or kept.
         recovered: read without a promise.
         unknown: neither promised nor refused, and not read either.
+        kept: found waiting where they came from, at the end: neither lost nor through.
         lost: promised and never read: first, in the middle and last of what their producers sent.
         wrong: kind of fault -> how often.
         examples: kind of fault -> a few cases.
@@ -50,11 +51,13 @@ class Report:
     reads: int
     wrong: dict[str, int]
     examples: dict[str, list[str]] = field(default_factory=dict)
+    kept: int = 0
 
     @property
     def duplicated(self) -> int:
         """Messages that are there twice, or came again after their acknowledgement was confirmed."""
-        return self._sum("duplicated: stored at two places", "came again after its acknowledgement was confirmed", "in two ranges")
+        again = "came again after its acknowledgement was confirmed"
+        return self._sum("duplicated: stored at two places", again, "in two ranges", "read, and still waiting where it came from")
 
     @property
     def unexpected(self) -> int:
@@ -86,6 +89,7 @@ class Report:
 
     def __str__(self) -> str:
         counts = f"attempted {self.attempted}  acknowledged {self.acknowledged}  ok {self.ok}  recovered {self.recovered}"
+        counts += f"  kept {self.kept}" if self.kept else ""
         lost = "/".join(map(str, self.lost))
         lines = [f"{counts}  unknown {self.unknown}  lost {sum(self.lost)} (prefix/middle/postfix {lost})  reads {self.reads}"]
         for kind, count in self.wrong.items():
@@ -120,10 +124,12 @@ class _Judge:
         self._examples: dict[str, list[str]] = {}
 
     def report(self) -> Report:
-        lost = _without(self._acknowledged, self._read)
+        kept = _sorted_set(self._history.table("kept")["id"])
+        lost = _without(self._acknowledged, _sorted_set(self._read, kept))
         unknown = _without(self._attempted, _sorted_set(self._acknowledged, self._refused))
         self._blame("lost", lost)
-        self._blame("unexpected", _without(self._read, self._attempted))
+        self._blame("unexpected", _without(_sorted_set(self._read, kept), self._attempted))
+        self._blame("read, and still waiting where it came from", kept[_among(kept, self._read)])
         self._blame("read although refused or discarded", self._read[_among(self._read, self._refused)])
         self._judge_places()
         self._judge_order_in_the_log()
@@ -140,6 +146,7 @@ class _Judge:
             attempted=len(self._attempted),
             acknowledged=len(self._acknowledged),
             ok=len(self._acknowledged) - len(lost),
+            kept=len(kept),
             recovered=int(_among(unknown, self._read).sum()),
             unknown=len(_without(unknown, self._read)),
             lost=self._thirds(lost),

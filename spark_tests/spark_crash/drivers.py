@@ -68,10 +68,10 @@ class Driver:
     def pid(self) -> int:
         return self._process.pid
 
-    def go(self) -> None:
-        """Lets its query begin."""
+    def go(self, **settled: Any) -> None:
+        """Lets its query begin, with what goes into its job only now."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
+        self._process.stdin.write(json.dumps(settled).encode() + b"\n")
         self._process.stdin.flush()
 
     def events(self) -> list[dict[str, Any]]:
@@ -81,6 +81,10 @@ class Driver:
     def failures(self) -> list[str]:
         """What its query has failed with so far."""
         return [event["error"] for event in self.events() if event["said"] == "failed"]
+
+    def failure_beside(self) -> str:
+        """What the query beside it has failed with; empty while it has not."""
+        return next((event["error"] for event in self.events() if event["said"] == "beside failed"), "")
 
     def check(self) -> bool:
         """Raises where the process has ended by itself."""

@@ -1,8 +1,9 @@
-"""A Spark driver in a process of its own: queue -> queue over one checkpoint, started anew in the same JVM when it fails.
+"""A Spark driver in a process of its own: one query over one checkpoint, started anew in the same JVM when it fails.
 
-    python -m spark_tests.spark_crash.job '{"address": ..., "source": ..., "target": ..., "checkpoint": ..., ...}'
+    python -m spark_tests.spark_crash.job '{"address": ..., "sources": [...], "sink": "queue", "target": ..., ...}'
 
-The query starts when a line comes on stdin; what happens to it is said on stdout, one JSON object a line. With stdin the process ends.
+The query (see `queries.start`) starts when a line comes on stdin, a JSON object with what has been settled since: its checkpoint, and
+perhaps another query to run `beside` it. What happens is said on stdout, one JSON object a line. With stdin the process ends.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from spark_tests.spark_crash import queries
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-SCHEMA = "value binary, priority int"
 
 
 def say(what: str, **more: Any) -> None:
@@ -37,33 +37,32 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
     return spark
 
 
-def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    own = {"broker": job["address"]}
-    if "trouble" in job:
-        from spark_tests.spark_crash.troubled import TroubledDataSource
-
-        spark.dataSource.register(TroubledDataSource)
-        own["trouble"] = job["trouble"]
-    name = "troubled" if "trouble" in job else "mq"
-    reader = spark.readStream.format(name).options(**own, **job["source_options"], queue=job["source"]).schema(SCHEMA)
-    writer = reader.load().writeStream.format(name).options(**own, queue=job["target"])
-    return writer.option("checkpointLocation", job["checkpoint"]).start()
-
-
 def main() -> None:
     job = json.loads(sys.argv[1])
     spark = session(job["master"], job["conf"])
-    if not sys.stdin.readline():
+    line = sys.stdin.readline()
+    if not line:
         return
+    job |= json.loads(line)
+    if "beside" in job:
+        threading.Thread(target=_run_beside, args=(spark, job | job.pop("beside")), daemon=True).start()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     while True:
-        query = start(spark, job)
+        query = queries.start(spark, job)
         say("started", run=str(query.runId))
         try:
             query.awaitTermination()
             say("ended")
         except Exception as error:  # said, and tried again: what a supervisor of a query does
-            say("failed", error=str(error).partition("=== Streaming Query")[0][:1000])
+            say("failed", error=queries.said_by(error))
+
+
+def _run_beside(spark: SparkSession, job: dict[str, Any]) -> None:
+    try:
+        queries.start(spark, job).awaitTermination()
+        say("beside ended")
+    except Exception as error:  # said: the test knows what it should be
+        say("beside failed", error=queries.said_by(error))
 
 
 def _end_with_stdin() -> None:
