@@ -106,7 +106,7 @@ faults: setup  ## fails, kills or stops a real broker in COUNT system calls unde
 network: setup  ## cuts, delays and half-opens connections COUNT times under load, and drops answers after the commit
 	MQ_NETWORK_ROUNDS=$(COUNT) $(PYTEST) -q -s -m network
 
-crash-spark: setup  ## kills broker, Python workers or driver between two queues COUNT times, at random steps; every row crosses once
+crash-spark: setup  ## kills broker, Python workers or driver COUNT times, at random steps, and spoils checkpoints; every row crosses once
 	MQ_SPARK_CRASH_ROUNDS=$(COUNT) $(PYTEST) -q -s -m crash_spark
 
 bench: setup  ## all speed figures, as a table; about ten minutes

@@ -304,3 +304,27 @@ def test_values_carry_their_ids() -> None:
     assert found.damaged == 0
     assert found.ids.tolist() == ids[10:60].tolist()
     assert found.priorities.tolist() == priorities[10:60].tolist()
+
+
+def test_what_waits_where_it_came_from_is_not_lost() -> None:
+    history = healthy()
+    late = rows([10, 11, 12])
+    history.attempted(late.ids)
+    history.acknowledged(late.ids)
+    assert check(history).wrong == {"lost": 3}
+    history.kept(late.ids)
+    report = check(history)
+    assert not report.wrong
+    assert (report.ok, report.kept) == (13, 3)
+
+
+def test_what_was_delivered_and_waits_all_the_same_is_doubled() -> None:
+    history = healthy()
+    history.kept(rows([3, 4]).ids)
+    assert check(history).duplicated == 2
+
+
+def test_what_waits_and_was_never_sent_is_unexpected() -> None:
+    history = healthy()
+    history.kept(rows([77]).ids)
+    assert check(history).wrong == {"unexpected": 1}

@@ -8,7 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -44,7 +44,6 @@ class Outlet:
     where: str
     world: World
     exact: bool = False
-    passed: list[Ids] = field(default_factory=list)
 
     def collect(self) -> None:
         """Reads all that has arrived into the history."""
@@ -53,7 +52,7 @@ class Outlet:
             _empty(self.world, self.where)
             return
         began = history.stamp()
-        content = _in_files(pathlib.Path(self.where)) if self.kind == "files" else _in_database(pathlib.Path(self.where))
+        content = in_files(pathlib.Path(self.where)) if self.kind == "files" else _in_database(pathlib.Path(self.where))
         # The place is the one in the outlet: a row that was written twice has two.
         values, priorities = b"".join(value for value, _ in content), np.array([priority for _, priority in content], np.int64)
         places = np.arange(len(content))
@@ -87,6 +86,9 @@ class Books:
         self.outlets = [Outlet(kind, where, World(address, rng), alone and kind == "queue") for kind, where in outlets]
         self._sent: Counter[int] = Counter()
         self._promised: list[Ids] = []
+        with Connection(address) as connection:
+            for queue in self.sources:
+                connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue, create=True))
 
     @property
     def world(self) -> World:
@@ -175,7 +177,7 @@ def _empty(world: World, queue: str) -> None:
         drain(world, queue)
 
 
-def _in_files(folder: pathlib.Path) -> list[tuple[bytes, int]]:
+def in_files(folder: pathlib.Path) -> list[tuple[bytes, int]]:
     """Returns value and priority of what Spark's file sink counts as written, batch by batch and task by task."""
     log, files = folder / "_spark_metadata", []
     batches = sorted((int(entry.name.removesuffix(".compact")), entry) for entry in log.glob("[0-9]*"))

@@ -80,7 +80,7 @@ class Copy:
 def lose(log: pathlib.Path, count: int) -> list[int]:
     """Removes the last files of a folder of a checkpoint with their sums; returns which."""
     batches = sorted(int(entry.name) for entry in log.glob("[0-9]*") if entry.name.isdigit())
-    gone = batches[len(batches) - count :] if count else []
+    gone = batches[max(len(batches) - count, 0) :]
     for batch in gone:
         (log / str(batch)).unlink()
         (log / f".{batch}.crc").unlink(missing_ok=True)

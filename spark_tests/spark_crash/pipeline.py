@@ -196,4 +196,3 @@ class Pipeline:
             self._ports[role] = port
         if moment == "response":
             self._answers[method] += 1
-

@@ -76,7 +76,9 @@ class _Store:
         rows = [(bytes(row["value"]), row["priority"]) for row in batch.collect()]
         store(pathlib.Path(self._job["out"]), rows, batch_id)
         writer = batch.write.format("mq").mode("append").option("broker", self._job["address"]).option("queue", self._job["target"])
-        writer.option("txnAppId", self._job["checkpoint"]).option("txnVersion", batch_id).save()
+        # A name of its own for each checkpoint, as its numbers begin anew.
+        app = "-".join(pathlib.Path(self._job["checkpoint"]).parts[-2:])
+        writer.option("txnAppId", app).option("txnVersion", batch_id).save()
 
 
 def said_by(error: Exception) -> str:

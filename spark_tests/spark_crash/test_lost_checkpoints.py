@@ -49,13 +49,15 @@ def test_a_checkpoint_that_lost_something_loses_no_row(spark: SparkSession, addr
     rng = seeded(f"lost/{loss}")
     # Which choices meet which sink follows from the seed, so that many runs see them all.
     choices = itertools.islice(itertools.cycle(_CHOICES), rng.randrange(len(_CHOICES)), None)
+    faults = []
     for sink, choice in zip(SINKS if loss in _FREQUENT else [rng.choice(SINKS)], choices, strict=False):
         setting = Setting(sink, *choice)
         try:
             end = Lifetime(spark, address, tmp_path, setting, rng).run(loss)
+            sys.stdout.write(f"{setting}; {loss}: {end}\n")
         except AssertionError as fault:
-            raise AssertionError(f"{setting}: {fault}") from fault
-        sys.stdout.write(f"{setting}; {loss}: {end}\n")
+            faults.append(f"{setting}; {loss}: {fault}")
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.crash_spark

@@ -50,7 +50,7 @@ def test_two_readers_in_one_query_are_refused(
     life = Lifetime(spark, address, tmp_path, Setting(rng.choice(["queue", "files"]), named=False), rng)
     life.job["readers"] = readers
     if waiting:
-        life.books.feed(3 * BATCH_ROWS)
+        life.books.feed(BATCH_ROWS)  # one reader gets them all
     life.start()
     neighbour.books.feed(BATCH_ROWS)
     error = life.failed() if waiting else life.failed(lambda: life.books.feed(4))
