@@ -87,7 +87,7 @@ class Books:
         self._sent: Counter[int] = Counter()
         self._promised: list[Ids] = []
         with Connection(address) as connection:
-            for queue in self.sources:
+            for queue in [*self.sources, *(where for kind, where in outlets if kind == "queue")]:
                 connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue, create=True))
 
     @property

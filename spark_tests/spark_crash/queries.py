@@ -48,8 +48,6 @@ def _read(load: Any, queue: str, readers: str) -> DataFrame:
         rows = rows.where("priority >= 5").union(load(queue).where("priority < 5"))
     elif readers == "join":
         rows = rows.join(load(queue).selectExpr("value as other"), rows["value"] == _column("other")).select("value", "priority")
-    elif readers == "self-join":
-        rows = rows.join(rows.selectExpr("value as other"), rows["value"] == _column("other")).select("value", "priority")
     return rows
 
 
@@ -83,7 +81,7 @@ class _Store:
 
 def said_by(error: Exception) -> str:
     """Returns what a query failed with, without the plan that Spark adds."""
-    return str(error).partition("=== Streaming Query")[0][:3000]
+    return str(error).partition("=== Streaming Query")[0][:20_000]
 
 
 def store(database: pathlib.Path, rows: list[tuple[bytes, int]], batch_id: int) -> None:

@@ -51,7 +51,8 @@ def test_a_checkpoint_that_lost_something_loses_no_row(spark: SparkSession, addr
     choices = itertools.islice(itertools.cycle(_CHOICES), rng.randrange(len(_CHOICES)), None)
     faults = []
     for sink, choice in zip(SINKS if loss in _FREQUENT else [rng.choice(SINKS)], choices, strict=False):
-        setting = Setting(sink, *choice)
+        # A file sink passes over a batch that it knows without reading it: with two queues nobody but the source can tell what is lost.
+        setting = Setting(sink, *choice) if sink != "files" else Setting(sink, 2, *choice[1:])
         try:
             end = Lifetime(spark, address, tmp_path, setting, rng).run(loss)
             sys.stdout.write(f"{setting}; {loss}: {end}\n")
