@@ -19,6 +19,7 @@ from spark_tests.spark_crash import queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def say(what: str, **more: Any) -> None:
@@ -45,7 +46,9 @@ def main() -> None:
         return
     job |= json.loads(line)
     if "beside" in job:
-        threading.Thread(target=_run_beside, args=(spark, job | job.pop("beside")), daemon=True).start()
+        # Started here: on another thread, where no session is active, Spark finds no source that is written in Python.
+        beside = queries.start(spark, job | job.pop("beside"))
+        threading.Thread(target=_watch, args=(beside,), daemon=True).start()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     while True:
         query = queries.start(spark, job)
@@ -57,9 +60,9 @@ def main() -> None:
             say("failed", error=queries.said_by(error))
 
 
-def _run_beside(spark: SparkSession, job: dict[str, Any]) -> None:
+def _watch(beside: StreamingQuery) -> None:
     try:
-        queries.start(spark, job).awaitTermination()
+        beside.awaitTermination()
         say("beside ended")
     except Exception as error:  # said: the test knows what it should be
         say("beside failed", error=queries.said_by(error))
