@@ -122,6 +122,7 @@ class Consumers:
         self._session = self._run = 0
         self._who: wire.ConsumerRef | None = None
         self._next: dict[int, int] = {}
+        self._query = self._batch = 0
         self.done = 0
 
     def restarted(self) -> None:
@@ -153,6 +154,7 @@ class Consumers:
         answer(HoldRun(self._run))
         if self._who is None:
             self._who, self._next = wire.ConsumerRef(destination="q", consumer="night"), {}
+            self._query, self._batch = self._query + 1, 0
         self._who.run = self._run
         plan = answer(wire.PlanRequest(who=self._who, start=commands.positions(self._next), max_rows=self._disk.rng.choice([1, 2])))
         if plan.idle:
@@ -161,13 +163,14 @@ class Consumers:
         start, end = commands.positions(self._next), plan.end
         parts = answer(wire.OpenRangeRequest(who=self._who, start=start, end=end)).parts
         for part in parts:
-            fetch = wire.OpenFetch(who=self._who, partition=part.partition, first=part.first, last=part.last, query_id="night", batch_id=1)
+            fetch = wire.OpenFetch(who=self._who, partition=part.partition, first=part.first, last=part.last)
+            fetch.query_id, fetch.batch_id = f"night-{self._query}", self._batch
             for view in answer(ResolveFetch(fetch)):
                 answer(ReleaseView(view))
         if self._disk.rng.random() < 0.1:
             return  # this batch is read again
         answer(wire.AcknowledgeRangeRequest(who=self._who, end=end))
-        self._next = dict(end.next)
+        self._next, self._batch = dict(end.next), self._batch + 1
         self.done += plan.rows
 
     def release(self) -> None:

@@ -140,6 +140,13 @@ class Consumer:
         return next(reversed(self.past), 0)
 
     @property
+    def is_unproven(self) -> bool:
+        """Whether ranges were opened and nothing was ever read or acknowledged."""
+        if self.acknowledged_plan or self.past:
+            return False
+        return any(plan.opened_by_run for plan in self.plans.values()) and not any(plan.read_by_run for plan in self.plans.values())
+
+    @property
     def keeps(self) -> bool:
         """Whether it has acknowledged everything and rows are kept all the same."""
         return next(iter(self.plans), self.next_plan) <= self.acknowledged_plan and not any(self.pending())

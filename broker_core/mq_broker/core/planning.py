@@ -11,7 +11,16 @@ from mq_broker.core.lanes import choose
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
-from mq_wire.errors import IncarnationSuperseded, InvalidRequest, LimitExceeded, OffsetsUnknown, RunFenced, SharedRange, WrongBroker
+from mq_wire.errors import (
+    CheckpointTooOld,
+    IncarnationSuperseded,
+    InvalidRequest,
+    LimitExceeded,
+    OffsetsUnknown,
+    RunFenced,
+    SharedRange,
+    WrongBroker,
+)
 from mq_wire.limits import PRIORITIES
 from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
@@ -51,6 +60,7 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         later = consumer.used_after(through)
         if later is not None:
             # Its number may have been used: a checkpoint that lost it gets the same boundary, whatever is kept of the rows.
+            _check_one_queue(ledger.state, destination, consumer)
             return _answer(ledger, destination, consumer, later.end, later.rows, lost)
         unread = [plan for plan in consumer.pending() if plan.number > through]
     if unread and consumer is not None:
@@ -75,6 +85,25 @@ def _start_of(consumer: Consumer, request: wire.PlanRequest) -> tuple[int, bool]
         return consumer.oldest - 1, False
     start = dict(request.start.next)
     return consumer.locate_kept(start) if request.accept_data_loss else (consumer.locate(start), False)
+
+
+def _check_one_queue(state: State, destination: Destination, consumer: Consumer) -> None:
+    """Refuses a checkpoint that has lost a batch, where its query reads several queues.
+
+    One queue gets the same rows again. Another one may have been idle in that batch: its new rows would be planned under a number that a
+    sink knows, and a sink that passes over the batch without reading never asks.
+
+    Raises:
+        CheckpointTooOld: the query reads other queues too.
+    """
+    for query in state.queries.values():
+        reader = query.readers.get(destination.number)
+        if reader is not None and reader.incarnation == consumer.incarnation and sum(n in state.by_number for n in query.readers) > 1:
+            raise CheckpointTooOld(
+                f"query {query.query_id} has used the batch that comes next before: the checkpoint lost its last batches. It reads several "
+                "queues, and what they held then cannot be put together again. Start the query with a new checkpoint; what it had read and "
+                "not acknowledged is given back by `mq consumers release`, or to a query with the same consumer names"
+            )
 
 
 def check_cluster(state: State, who: wire.ConsumerRef) -> None:
@@ -150,8 +179,13 @@ def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperse
 
 
 def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, through: int) -> int:
-    """Acknowledges all plans up to `through`; returns how many rows that were pending."""
-    if through <= consumer.acknowledged_plan:
+    """Acknowledges all plans up to `through`; returns how many rows that were pending.
+
+    Nothing is acknowledged of an incarnation whose ranges were opened and of which nobody has read a row yet. A checkpoint that lost its
+    first batch begins with such a one, and a sink that knows the number of a batch (Spark's file sink) passes over it without a task: the
+    rows wait until something is read, which tells whether this reader may go on.
+    """
+    if through <= consumer.acknowledged_plan or consumer.is_unproven:
         return 0
     rows = sum(plan.rows for plan in consumer.pending() if plan.number <= through)
     ledger.record(plans_acknowledged={"destination": destination.number, "incarnation": consumer.incarnation, "through": through})

@@ -68,9 +68,10 @@ def count_duplicates(ledger: Ledger, partitions: int) -> None:
     """
     state = ledger.state
     for number, partition in list(state.duplicates)[:partitions]:
-        rows = state.duplicates.pop((number, partition))
         if number in state.by_number:
+            rows = state.duplicates[number, partition]
             ledger.record(duplicates_counted={"destination": number, "partition": partition, "rows": rows})
+        del state.duplicates[number, partition]
 
 
 def _check_header(state: State, header: PublishHeader) -> None:

@@ -6,6 +6,7 @@ from mq_broker.testing.model import Model
 from mq_broker.testing.model_staging import discard_readers
 from mq_broker.testing.model_state import DONE, READY, Consumer, Destination, Plan, Row
 from mq_wire.errors import (
+    CheckpointTooOld,
     DataLost,
     DestinationRecreated,
     IncarnationSuperseded,
@@ -151,6 +152,7 @@ def plan(
         later = consumer.plans[through:]
         for known in later:
             if known.used:
+                _check_one_queue(model, destination, consumer)
                 kept = known.number > consumer.forgotten and not known.returned
                 return consumer.incarnation, known.end, known.count if kept else 0
         give_back(consumer, [known for known in later if known.pending])
@@ -174,9 +176,20 @@ def plan(
     return consumer.incarnation, end, len(chosen)
 
 
+def _check_one_queue(model: Model, destination: Destination, consumer: Consumer) -> None:
+    """A query over several queues cannot go on without the batch that its checkpoint lost."""
+    numbers = {d.number for d in model.destinations.values()}
+    for query in model.queries.values():
+        reader = query.readers.get(destination.number)
+        if reader is not None and reader[2] == consumer.incarnation and len(numbers & query.readers.keys()) > 1:
+            raise CheckpointTooOld(f"{destination.name} {consumer.incarnation.hex()}")
+
+
 def _acknowledge(model: Model, consumer: Consumer, through: int) -> int:
     if through <= consumer.acknowledged:
         return 0
+    if not consumer.acknowledged and any(p.opened_by for p in consumer.plans) and not any(p.read_by for p in consumer.plans):
+        return 0  # what nobody has read of a new incarnation waits for the first reader
     rows = 0
     for plan in consumer.plans[:through]:
         if plan.pending:
