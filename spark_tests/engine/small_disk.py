@@ -27,7 +27,10 @@ from spark_tests.support.clock import FakeClock
 SMALL: Final = JournalSettings(
     segment_bytes=64 << 10, first_bytes=16 << 10, spare_bytes=4 << 10, sector_bytes=512, fill_in_background=False, maps_max=4
 )
-_SETTINGS: Final = Settings(default_partitions=2, run_grace_us=5_000_000, staged_ttl_us=600_000_000)
+#: What is remembered for ever is as small as the disk.
+_SETTINGS: Final = Settings(
+    default_partitions=2, run_grace_us=5_000_000, staged_ttl_us=600_000_000, kept_ended=8, queries_max=8, kept_boundaries=8, kept_batches=8
+)
 _BATCH_ROWS: Final = 8
 
 
