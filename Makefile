@@ -39,7 +39,7 @@ setup: $(VENV)/.ready  ## makes the virtual environment .venv with everything in
 
 # An editable install serves the command `mq` and the metadata. Beside it stands a .pth with the three source roots: the finders that
 # setuptools makes for several roots hide packages from pkgutil (which Spark looks for sources with) and from mypy.
-$(VENV)/.ready: setup.py pyproject.toml
+$(VENV)/.ready: setup.py pyproject.toml CHANGELOG.md
 	@$(NEEDS_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

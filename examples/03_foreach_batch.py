@@ -1,6 +1,7 @@
 """foreachBatch into another system, and back into a queue with txnAppId and txnVersion, so that a repeated batch changes nothing.
 
-The other system is a SQLite file: each batch is one transaction that also stores the batch's number.
+The other system is a SQLite file: each batch is one transaction that also stores the batch's number. A new checkpoint numbers its
+batches from 0 again: so each has a name of its own, which goes wherever its numbers go.
 """
 
 import os
@@ -16,15 +17,16 @@ from pyspark_mq import Consumer, Producer
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 ROWS = 3_000
+CHECKPOINT = "orders-1"  # with a new checkpoint: orders-2
 
 
 def store(database: pathlib.Path, rows: list[tuple[str, int]], batch_id: int) -> None:
     """Writes a batch once: its number and its rows are in the same transaction."""
     connection = sqlite3.connect(database)
     with connection:
-        connection.execute("create table if not exists batches (id integer primary key)")
+        connection.execute("create table if not exists batches (checkpoint text, id integer, primary key (checkpoint, id))")
         connection.execute("create table if not exists orders (name text, priority integer)")
-        if connection.execute("insert or ignore into batches values (?)", (batch_id,)).rowcount:
+        if connection.execute("insert or ignore into batches values (?, ?)", (CHECKPOINT, batch_id)).rowcount:
             connection.executemany("insert into orders values (?, ?)", rows)
     connection.close()
 
@@ -48,7 +50,7 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as folder:
             .mode("append")
             .option("broker", broker.address)
             .option("queue", "urgent")
-            .option("txnAppId", "orders-to-sqlite")
+            .option("txnAppId", CHECKPOINT)
             .option("txnVersion", batch_id)
             .save()
         )
@@ -60,7 +62,7 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as folder:
         .option("maxOffsetsPerTrigger", 1_000)
         .load()
         .writeStream.foreachBatch(handle)
-        .option("checkpointLocation", str(pathlib.Path(folder, "checkpoint")))
+        .option("checkpointLocation", str(pathlib.Path(folder, CHECKPOINT)))
         .trigger(availableNow=True)
         .start()
     )
