@@ -109,6 +109,7 @@ def test_the_last_acknowledged_plan_stays_readable_until_the_next_is_acknowledge
     scene.publish(4, 4, 4)
     query = scene.query()
     query.plan(max_rows=1)
+    assert [row.offset for row in query.read({}, {0: 1})] == [0]
     query.plan(max_rows=1)
     assert [row.offset for row in query.read({}, {0: 1})] == [0]
     query.plan(max_rows=1)

@@ -36,8 +36,8 @@ _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|[0-9a-f]{8,}|-?\d
 class MemoryJournal(ListSink):
     """What the engine asks of a journal. It holds the engine to its word: no command may write more than it announced."""
 
-    turn_bytes_max = 1 << 27
-    is_short = False
+    turn_bytes_max = state_bytes_max = 1 << 27
+    is_short = lacks_reserve = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MemoryJournal(ListSink):
         self._announced, self._written = size_bytes, 0
         return True
 
-    def reserve(self, size_bytes: int, *, for_state: bool = False) -> None:
+    def reserve(self, size_bytes: int, *, for_state: bool = False, left: int = 0) -> None:
         pass
 
     def commit(self) -> None:
@@ -74,7 +74,16 @@ class NoHousekeeping:
 
     is_cleaning = False
 
-    def step(self, broker: Broker, now_us: int) -> None:
+    def step(self, broker: Broker, now_us: int, monotonic_us: int) -> None:
+        pass
+
+    def keep_room(self, broker: Broker) -> None:
+        pass
+
+    def may_relieve(self, monotonic_us: int) -> bool:
+        return False
+
+    def relieve(self, broker: Broker, monotonic_us: int) -> None:
         pass
 
     def finish(self, broker: Broker) -> None:

@@ -124,6 +124,7 @@ class Traffic:
             fetch = subscribe_pb2.OpenFetch(who=who, partition=part.partition, last=part.last, query_id="q-2", batch_id=7, columns=3)
             credit = subscribe_pb2.FetchRequest(credit_rows=1000, credit_bytes=1 << 20)
             self.call("Fetch", subscribe_pb2.FetchRequest(open=fetch, credit_rows=1, credit_bytes=1), credit)
+        self.call("JoinQuery", subscribe_pb2.JoinQueryRequest(who=who, query_id="q-2", batch_id=7, spark_run_id="s-2"))
         self.corpus["AcknowledgeRange"].append((subscribe_pb2.AcknowledgeRangeRequest(who=who, end=plan.end).SerializeToString(),))
         again = subscribe_pb2.PlanRequest(who=who, start=plan.end, max_rows=5, bounded=True, min_rows=1)
         again.available_below.next.update({0: 1000, 1: 1000})

@@ -53,7 +53,7 @@ def test_a_directory_of_an_unknown_version_is_refused(data_dir: pathlib.Path) ->
     with LocalBroker(data_dir):
         pass
     identity = data_dir / "identity"
-    identity.write_bytes(identity.read_bytes().replace(b'"format": 1', b'"format": 99'))
+    identity.write_bytes(identity.read_bytes().replace(b'"format": 2', b'"format": 99'))
     with pytest.raises(BrokerUnavailable) as caught:
         LocalBroker(data_dir).start()
     assert "exit code 1" in str(caught.value)

@@ -141,10 +141,8 @@ class Consumer:
 
     @property
     def is_unproven(self) -> bool:
-        """Whether ranges were opened and nothing was ever read or acknowledged."""
-        if self.acknowledged_plan or self.past:
-            return False
-        return any(plan.opened_by_run for plan in self.plans.values()) and not any(plan.read_by_run for plan in self.plans.values())
+        """Whether nothing was ever read or acknowledged."""
+        return not self.acknowledged_plan and not self.past and not any(plan.read_by_run for plan in self.plans.values())
 
     @property
     def keeps(self) -> bool:

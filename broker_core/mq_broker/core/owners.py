@@ -45,8 +45,12 @@ def mark_committed(state: State, query_id: str, version: int) -> None:
     query.committed = version if query.committed is None else max(version, query.committed)
     for number, reader in query.readers.items():
         destination = state.by_number.get(number)
-        consumer = destination.consumers.get(reader.incarnation) if destination is not None else None
-        if consumer is not None and consumer.mark_committed((query_id, version)):
+        if destination is None:
+            continue
+        known = destination.consumers.get(reader.incarnation)
+        # A run that joined before it had an incarnation may stand where an older one has read.
+        readers = [known] if known is not None else list(destination.consumers.values()) if not reader.incarnation else []
+        if any([consumer.mark_committed((query_id, version)) for consumer in readers]):
             state.dirty.add(("consumers", number))
 
 

@@ -44,6 +44,9 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
 
     A plan that was read or acknowledged keeps its boundary; one that nobody read is cut anew under fresh numbers. With too little
     ready the answer is idle.
+
+    Nothing is acknowledged of an incarnation of which nobody has read a row yet. A checkpoint that lost its first batch begins with such a
+    one, and a sink that knows the number of a batch (Spark's file sink) passes over it without a task: the rows wait until something is read, which tells whether this reader may go on, or somebody acknowledges them by name.
     """
     who = request.who
     check_cluster(ledger.state, who)
@@ -56,7 +59,8 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     lost = False
     if consumer is not None:
         through, lost = _start_of(consumer, request)
-        acknowledge(ledger, destination, consumer, through)
+        if not consumer.is_unproven:
+            acknowledge(ledger, destination, consumer, through)
         later = consumer.used_after(through)
         if later is not None:
             # Its number may have been used: a checkpoint that lost it gets the same boundary, whatever is kept of the rows.
@@ -179,13 +183,8 @@ def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperse
 
 
 def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, through: int) -> int:
-    """Acknowledges all plans up to `through`; returns how many rows that were pending.
-
-    Nothing is acknowledged of an incarnation whose ranges were opened and of which nobody has read a row yet. A checkpoint that lost its
-    first batch begins with such a one, and a sink that knows the number of a batch (Spark's file sink) passes over it without a task: the
-    rows wait until something is read, which tells whether this reader may go on.
-    """
-    if through <= consumer.acknowledged_plan or consumer.is_unproven:
+    """Acknowledges all plans up to `through`; returns how many rows that were pending."""
+    if through <= consumer.acknowledged_plan:
         return 0
     rows = sum(plan.rows for plan in consumer.pending() if plan.number <= through)
     ledger.record(plans_acknowledged={"destination": destination.number, "incarnation": consumer.incarnation, "through": through})

@@ -148,7 +148,8 @@ def plan(
     consumer = _find(model, destination, name, incarnation, run)
     if consumer is not None:
         through = _locate_kept(consumer, start, accept)[0] if incarnation else consumer.unknown
-        _acknowledge(model, consumer, through)
+        if consumer.acknowledged or any(p.read_by for p in consumer.plans):  # else it waits for the first reader
+            _acknowledge(model, consumer, through)
         later = consumer.plans[through:]
         for known in later:
             if known.used:
@@ -188,8 +189,6 @@ def _check_one_queue(model: Model, destination: Destination, consumer: Consumer)
 def _acknowledge(model: Model, consumer: Consumer, through: int) -> int:
     if through <= consumer.acknowledged:
         return 0
-    if not consumer.acknowledged and any(p.opened_by for p in consumer.plans) and not any(p.read_by for p in consumer.plans):
-        return 0  # what nobody has read of a new incarnation waits for the first reader
     rows = 0
     for plan in consumer.plans[:through]:
         if plan.pending:
