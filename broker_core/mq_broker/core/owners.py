@@ -50,8 +50,9 @@ def mark_committed(state: State, query_id: str, version: int) -> None:
         known = destination.consumers.get(reader.incarnation)
         # A run that joined before it had an incarnation may stand where an older one has read.
         readers = [known] if known is not None else list(destination.consumers.values()) if not reader.incarnation else []
-        if any([consumer.mark_committed((query_id, version)) for consumer in readers]):
-            state.dirty.add(("consumers", number))
+        for consumer in readers:
+            if consumer.mark_committed((query_id, version)):
+                state.dirty.add(("consumers", number))
 
 
 def query_of(owner: str) -> str:

@@ -46,7 +46,8 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     ready the answer is idle.
 
     Nothing is acknowledged of an incarnation of which nobody has read a row yet. A checkpoint that lost its first batch begins with such a
-    one, and a sink that knows the number of a batch (Spark's file sink) passes over it without a task: the rows wait until something is read, which tells whether this reader may go on, or somebody acknowledges them by name.
+    one, and a sink that knows the number of a batch (Spark's file sink) passes over it without a task: the rows wait until something is
+    read, which tells whether this reader may go on, or somebody acknowledges them by name.
     """
     who = request.who
     check_cluster(ledger.state, who)
