@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from mq_wire.errors import BrokerUnavailable
+from mq_wire.errors import BrokerUnavailable, WrongBroker
 from pyspark_mq.message import Session
 
 if TYPE_CHECKING:
@@ -19,6 +19,23 @@ _ASK_AFTER_S: Final = 0.01
 #: So long it may take at least until the broker is there, and where it is there and silent.
 _PATIENCE_S: Final = 1.0
 _PATIENCE_WITH_SILENCE_S: Final = 3.0
+
+
+def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
+    """Refuses another broker than the one that a consumer began with: what it has, or has not, is not what was asked for.
+
+    Args:
+        known: identity of the broker that it began with; empty where there was none yet.
+        found: of the one that answers at `endpoint` now.
+
+    Raises:
+        WrongBroker: they differ.
+    """
+    if known not in (b"", found):
+        raise WrongBroker(
+            f"the broker at {endpoint} is another one than this consumer of queue {queue!r} began with: all addresses must lead to the "
+            "same broker; make a new consumer to receive from this one"
+        )
 
 
 class Asking:

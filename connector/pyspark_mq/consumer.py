@@ -219,13 +219,14 @@ class Consumer:
     def acknowledge(self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message]) -> None:
         """Says that exactly these messages are done. Returns at once; `flush()` waits for the broker's confirmation.
 
+        What became of acknowledgements later, lost with a connection or refused, is told by `flush()` and `close()`.
+
         Args:
             what: a message, several, or a record batch or table of `batches()`, also filtered or sliced.
 
         Raises:
             SessionClosed: they came before the connection broke and will be delivered again.
             InvalidRequest: not something that can be acknowledged.
-            MqError: an earlier acknowledgement failed, and nobody has been told yet; this one was taken nevertheless.
         """
         if isinstance(what, Message):
             self._acknowledge_messages([what])
@@ -235,8 +236,6 @@ class Consumer:
             self._acknowledge_messages(list(what))
         else:
             raise _not_acknowledgeable(what)
-        if self._consuming.errors:
-            self._raise_error()
 
     def acknowledge_up_to(self, message: Message) -> None:
         """Says that everything is done that was handed over from the partition of `message`, up to and with it.
@@ -244,7 +243,6 @@ class Consumer:
         Raises:
             SessionClosed: it came before the connection broke and will be delivered again.
             InvalidRequest: not a message.
-            MqError: an earlier acknowledgement failed, and nobody has been told yet; this one was taken nevertheless.
         """
         if not isinstance(message, Message):
             raise _not_acknowledgeable(message)
@@ -255,8 +253,6 @@ class Consumer:
             ranges = consuming.outstanding.up_to(delivery.partition, delivery.serial, message._row)
             if ranges is not None:
                 consuming.acknowledge(delivery.session, delivery.partition, ranges)
-        if consuming.errors:
-            self._raise_error()
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends acknowledgements that still linger and waits until the broker has confirmed all.

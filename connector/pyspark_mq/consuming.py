@@ -21,7 +21,7 @@ from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLat
 from mq_wire.v1 import consume_pb2
 from pyspark_mq import forks
 from pyspark_mq.acknowledging import Acknowledgements
-from pyspark_mq.asking import FEATURE, Asking, Asks
+from pyspark_mq.asking import FEATURE, Asking, Asks, check_broker
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.deliveries import consumed
 from pyspark_mq.log import LOG
@@ -292,6 +292,7 @@ class Consuming:
             self._serial = 0
         try:
             hello = self._connection.hello()
+            check_broker(self._identity[0], hello.cluster_id, self._connection.endpoint, self.queue)
             with self.lock:
                 self._asks.is_possible = FEATURE in hello.features
             call = self._connection.stream("Consume", self._requests(session))
@@ -350,10 +351,9 @@ class Consuming:
         """The broker has opened a session.
 
         Raises:
-            DestinationRecreated: of another queue than the last one, at the same broker.
+            DestinationRecreated: of another queue than the last one.
         """
-        broker, queue = self._identity
-        if broker == cluster_id and queue not in (b"", destination_id):
+        if self._identity[1] not in (b"", destination_id):
             raise DestinationRecreated(
                 f"queue {self.queue!r} was deleted and created again while the broker was away, and what was in it is gone: "
                 "make a new consumer for the new one"

@@ -234,9 +234,8 @@ def test_a_queue_that_was_exchanged_while_the_broker_was_away(broker: LocalBroke
         cluster_id = connection.cluster_id
         with consuming.lock:
             consuming._open(consuming.session, cluster_id, made.destination_id)
-            consuming._open(consuming.session, bytes(16), bytes(16))  # of another broker: where there are two, the other one's queue
             with pytest.raises(DestinationRecreated, match=queue):
-                consuming._open(consuming.session, bytes(16), b"\1" * 16)
+                consuming._open(consuming.session, cluster_id, b"\1" * 16)
 
 
 def test_a_consumer_that_an_operator_ends_does_not_come_back(module_broker: LocalBroker, queue: str) -> None:

@@ -41,6 +41,8 @@ def receive(options: argparse.Namespace) -> int:
             print(_line(message, verbose=options.verbose), flush=True)
             if options.ack:
                 consumer.acknowledge(message)
+    if received < options.count:
+        print(f"mq: {received} of {options.count} messages came: none for {options.timeout:g} s (--timeout)", file=sys.stderr)
     return 0 if received or not options.count else 1
 
 
