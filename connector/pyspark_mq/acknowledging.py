@@ -51,7 +51,7 @@ class Acknowledgements:
     @property
     def wake_at(self) -> float:
         """When something must leave; it waits for a confirmation where too many are on their way."""
-        return self._due if self._may_leave else _NEVER
+        return self._due if self._gathered and self._may_leave else _NEVER
 
     def fill(self, request: consume_pb2.ConsumeRequest, now: float, *, last: bool) -> None:
         """Puts what is due into a request; everything into the last one."""

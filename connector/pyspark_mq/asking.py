@@ -18,7 +18,7 @@ FEATURE: Final = "ask"
 _ASK_AFTER_S: Final = 0.01
 #: So long it may take at least until the broker is there, and where it is there and silent.
 _PATIENCE_S: Final = 1.0
-_PATIENCE_WITH_SILENCE_S: Final = 3.0
+_PATIENCE_WITH_SILENCE_S: Final = 10.0
 
 
 def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
