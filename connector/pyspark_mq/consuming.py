@@ -342,6 +342,7 @@ class Consuming:
         elif header.HasField("asked"):
             with self.lock:
                 self._asks.answered(header.asked.request_id, session)
+                self.work.notify_all()  # what came while this was asked can be asked now
                 self.arrived.notify_all()
         elif header.HasField("opened"):
             with self.lock:

@@ -137,6 +137,33 @@ def test_several_threads_are_told_alike(broker: LocalBroker, queue: str) -> None
     assert len(told) == 8
 
 
+def test_who_asks_while_an_answer_is_due_is_told_as_well(broker: LocalBroker, queue: str) -> None:
+    fill(broker.address, queue, 1)
+    told: list[object] = []
+
+    def work() -> None:
+        try:
+            told.append(consumer.receive(timeout=1.0))
+        except BrokerUnavailable as error:
+            told.append(error)
+
+    with Consumer(broker.address, queue=queue) as consumer:
+        assert consumer.receive(timeout=20)
+        asks = consumer._consuming._asks
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            threads[0].start()
+            assert wait_until(lambda: bool(asks._sent))
+            threads[1].start()
+            assert wait_until(lambda: bool(asks._waiting))
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        for thread in threads:
+            thread.join()
+    assert told == [None, None]
+
+
 def test_an_older_broker_is_not_asked() -> None:
     asks, closed, open_ = Asks(), Session(b""), Session(b"1")
     closed.ended = "not begun"
