@@ -49,10 +49,11 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
     rounds = min(_EPISODE_ROUNDS, ROUNDS - episode * _EPISODE_ROUNDS)
     settings = {**eventful_settings(rng), "run_grace_s": 5, **_QUICK_BROKER}
     title = f"MQ_SEED={session_seed()}, episode {episode}, {rounds} faults, {shown(settings)}"
-    with LocalBroker(tmp_path / "broker", **settings) as broker, Proxy(broker.address) as proxy:
-        world = World(proxy.address, rng, sessions_overlap=True)
+    # Two ways to one broker: what goes wrong on the one sends clients to the other, with all that they left unanswered.
+    with LocalBroker(tmp_path / "broker", **settings) as broker, Proxy(broker.address) as first, Proxy(broker.address) as second:
+        world = World(f"{first.address},{second.address.removeprefix('mq://')}", rng, sessions_overlap=True)
         load = Load(world)
-        faults = _faults(proxy, broker, rng)
+        faults = _faults((first, second), broker, rng)
         try:
             load.start()
             # In turn, so that a few rounds show each of them.
@@ -60,7 +61,8 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
                 load.wait_for_progress(rng.choice(STRETCHES))
                 fault = faults[(number + episode * _EPISODE_ROUNDS) % len(faults)]
                 fault()
-                proxy.heal()
+                first.heal()
+                second.heal()
                 load.sometimes_wait_for_everybody()
             load.wait_for_everybody()
             load.finish()
@@ -69,33 +71,43 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
         sys.stdout.write(f"{title}\n{judge(world, broker, title)}\n")
 
 
-def _faults(proxy: Proxy, broker: LocalBroker, rng: random.Random) -> list[Callable[[], None]]:
-    """Returns what may happen; each has happened when it returns, and is over with the next `heal`."""
+def _faults(proxies: tuple[Proxy, Proxy], broker: LocalBroker, rng: random.Random) -> list[Callable[[], None]]:
+    """Returns what may happen, on one way or on both; each has happened when it returns, and is over with the next `heal`."""
+
+    def some() -> tuple[Proxy, ...]:
+        return rng.choice([proxies[:1], proxies[1:], proxies])
 
     def cut() -> None:
         for _ in range(rng.randint(1, 5)):
-            proxy.cut()
+            for proxy in some():
+                proxy.cut()
             linger(rng.uniform(0, 0.3))
 
     def cut_within_a_frame() -> None:
-        proxy.cut_after(int(2 ** rng.uniform(0, 20)), rng.choice([REQUESTS, ANSWERS]))
+        for proxy in some():
+            proxy.cut_after(int(2 ** rng.uniform(0, 20)), rng.choice([REQUESTS, ANSWERS]))
         linger(rng.uniform(0.2, 1))
 
     def swallow() -> None:
-        proxy.swallow()
+        for proxy in some():
+            proxy.swallow()
         linger(rng.uniform(0, 0.5))
 
     def silence() -> None:
-        proxy.silence(*rng.choice([(REQUESTS,), (ANSWERS,), (REQUESTS, ANSWERS)]))
+        directions = rng.choice([(REQUESTS,), (ANSWERS,), (REQUESTS, ANSWERS)])
+        for proxy in some():
+            proxy.silence(*directions)
         linger(_SILENCE_S)
 
     def slow_down() -> None:
-        proxy.slow_down(delay_s=rng.choice([0.05, 0.4]), bytes_per_s=rng.choice([0, 1 << 20]))
+        for proxy in some():
+            proxy.slow_down(delay_s=rng.choice([0.05, 0.4]), bytes_per_s=rng.choice([0, 1 << 20]))
         linger(rng.uniform(0.5, 2))
 
     def pause() -> None:
         """Shorter than anybody would notice."""
-        proxy.silence(REQUESTS, ANSWERS)
+        for proxy in some():
+            proxy.silence(REQUESTS, ANSWERS)
         linger(rng.uniform(0, 0.5))
 
     def stop_the_broker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from mq_broker.console.tables import age, print_table, size
 from mq_wire.errors import InvalidOption
@@ -32,6 +33,8 @@ def release(options: argparse.Namespace) -> int:
             destination=one.destination, consumer=one.incarnation.hex(), incarnation=one.incarnation
         )
         reply = connection.call("ReleaseConsumer", request)
+    if one.connected:
+        print(f"a query was at work as {options.name}: it ends with IncarnationSuperseded, and needs a new checkpoint", file=sys.stderr)
     figures = f"{reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged"
     print(f"released {options.name} of {one.destination}: {figures}")
     return 0
@@ -60,6 +63,8 @@ def _called(connection: Connection, queue: str, name: str) -> ConsumerInfo:
     if found:
         queues = ", ".join(sorted({info.destination for info in found}))
         raise InvalidOption(f"consumer {name!r} exists on the queues {queues}: say which with --queue")
+    if name == "-":
+        raise InvalidOption("release a consumer without a name by its INCARNATION, and end a connected one with `mq consumers end SESSION`")
     raise InvalidOption(f"there is no consumer {name!r}{f' of {queue}' if queue else ''}: `mq consumers list` shows who there is")
 
 

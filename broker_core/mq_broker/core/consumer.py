@@ -185,7 +185,8 @@ class Consumer:
         if all(number <= self.floor.get(partition, 0) for partition, number in asked.items()):
             raise DataLost(
                 f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer kept, but {asked} was asked for: "
-                "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint, or set failOnDataLoss=false"
+                "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on "
+                "without these rows, where the sink takes the batch again"
             )
         if any(not plan.assignments for plan in self.plans.values()):  # `mq repair` left a gap: plans always have rows
             raise OffsetsUnknown(

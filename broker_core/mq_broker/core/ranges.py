@@ -136,7 +136,7 @@ def _gone(consumer: Consumer, after: int, through: int) -> bool:
 def _not_kept(asked: str, consumer: Consumer) -> str:
     return (
         f"{asked} of consumer {consumer.label!r} was acknowledged, and its rows are no longer kept: the checkpoint lost its last batches, "
-        "or is an old copy. Start with a new checkpoint, or set failOnDataLoss=false, which goes on without these rows"
+        "or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on without them, where the sink takes the batch again"
     )
 
 
