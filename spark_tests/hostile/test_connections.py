@@ -9,9 +9,7 @@ import contextlib
 import os
 import pathlib
 import random
-import re
 import socket
-from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
@@ -25,59 +23,14 @@ from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from spark_tests.hostile import http2, mutation
 from spark_tests.hostile.boundary import Boundary
+from spark_tests.hostile.siege import Siege
 from spark_tests.hostile.traffic import QUEUE, Corpus, Traffic, publish, rows
-from spark_tests.hostile.witness import Witness
 from spark_tests.rpc.client import Wire, error_code
 from spark_tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 INPUTS: Final = int(os.environ.get("MQ_FUZZ_INPUTS", "12000"))
-#: Memory of the broker, whatever is done to it.
-RSS_ANON_BYTES_MAX: Final = 700 << 20
-#: Rounds of the witness while an attack lasts.
-ROUNDS: Final = 100
-P99_S_MAX: Final = 1.0
-#: A burst of thousands of calls is worked off before what comes behind it.
-LONGEST_S_MAX: Final = 8.0
-
-
-class Siege:
-    """The broker, its witness, and what is checked at the end of each attack."""
-
-    def __init__(self, broker: LocalBroker, witness: Witness) -> None:
-        self.broker, self.witness = broker, witness
-        self.port = int(broker.address.rpartition(":")[2])
-        self.wire = Wire(broker.address)
-
-    def rss_anon_bytes(self) -> int:
-        status = pathlib.Path(f"/proc/{self.broker.pid}/status").read_text(encoding="ascii")
-        match = re.search(r"RssAnon:\s+(\d+) kB", status)
-        assert match is not None
-        return int(match[1]) * 1024
-
-    def check(self, rounds: int = ROUNDS) -> None:
-        """While the attack goes on, others are served."""
-        seen = self.witness.wait_for(rounds)
-        assert not [round_["error"] for round_ in seen if round_["error"]]
-        took = sorted(round_["took_s"] for round_ in seen)
-        assert took[int(len(took) * 0.99)] < P99_S_MAX, took[-5:]
-        assert took[-1] < LONGEST_S_MAX, took[-5:]
-        assert self.broker.running
-        assert self.rss_anon_bytes() < RSS_ANON_BYTES_MAX
-
-
-@pytest.fixture(scope="module")
-def siege(module_path: pathlib.Path) -> Iterator[Siege]:
-    with LocalBroker(module_path / "broker") as broker:
-        witness = Witness(broker.address)
-        siege = Siege(broker, witness)
-        yield siege
-        witness.close()
-        siege.wire.channel.close()
-        # The last word is the broker's: nothing of all that was a bug of its own.
-        assert broker.stop() == 0
-        assert "Traceback" not in broker.stderr(), broker.stderr()
 
 
 @pytest.fixture(scope="module")
@@ -169,15 +122,6 @@ def test_messages_beyond_all_limits(siege: Siege, size: int) -> None:
         for _ in range(64):
             link.sendall(http2.frame(http2.DATA, 0, 1, bytes(16_384)))
     siege.check()
-
-
-@pytest.fixture
-def links() -> Iterator[list[socket.socket]]:
-    """Connections that are open during a test."""
-    opened: list[socket.socket] = []
-    yield opened
-    for link in opened:
-        link.close()
 
 
 def test_a_thousand_connections_that_say_nothing(siege: Siege, links: list[socket.socket]) -> None:

@@ -7,7 +7,6 @@ import gzip
 import pathlib
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
@@ -19,8 +18,7 @@ from mq_broker import LocalBroker
 from mq_wire.errors import InvalidOption
 from mq_wire.service import SERVICE_NAME
 from spark_tests.hostile import http2
-from spark_tests.hostile.test_connections import Siege
-from spark_tests.hostile.witness import Witness
+from spark_tests.hostile.siege import Siege
 from spark_tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -29,26 +27,6 @@ CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECT: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
-
-
-@pytest.fixture(scope="module")
-def siege(module_path: pathlib.Path) -> Iterator[Siege]:
-    with LocalBroker(module_path / "broker") as broker:
-        witness = Witness(broker.address)
-        siege = Siege(broker, witness)
-        yield siege
-        witness.close()
-        siege.wire.channel.close()
-        assert broker.stop() == 0
-        assert "Traceback" not in broker.stderr(), broker.stderr()
-
-
-@pytest.fixture
-def links() -> Iterator[list[socket.socket]]:
-    opened: list[socket.socket] = []
-    yield opened
-    for link in opened:
-        link.close()
 
 
 def is_serving(siege: Siege) -> bool:

@@ -2,12 +2,14 @@
 
     python -m spark_tests.hostile.witness ADDRESS
 
-One JSON line a round, until its stdin ends.
+One JSON line a round, until its stdin ends, and one with what the broker has counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -15,11 +17,15 @@ import threading
 import time
 from typing import Any, Final
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from mq_wire.v1.admin_pb2 import StatsRequest
 from pyspark_mq import Connection, Consumer, Producer
 from spark_tests.support.waiting import wait_until
 
-_QUEUE: Final = "witness"
+#: How long the broker may take for one call.
+_TIMEOUT_S: Final = 20.0
 
 
 class Witness:
@@ -29,6 +35,9 @@ class Witness:
         command = [sys.executable, "-m", "spark_tests.hostile.witness", address]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.rounds: list[dict[str, Any]] = []
+        #: Its own, which nobody else touches.
+        self.queue = f"innocent.{self._process.pid}"
+        self._counted: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         wait_until(lambda: self.rounds, 60, "the first round of the witness")
@@ -36,7 +45,15 @@ class Witness:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.rounds.append(json.loads(line))
+            said = json.loads(line)
+            if "counted" in said:
+                self._counted = said["counted"]
+            else:
+                self.rounds.append(said)
+
+    def since(self, began: float) -> list[dict[str, Any]]:
+        """Returns the rounds that ended after a time of the monotonic clock."""
+        return [r for r in self.rounds if r["began"] + r["took_s"] >= began]
 
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """Returns so many rounds that began from now on."""
@@ -44,36 +61,71 @@ class Witness:
         return wait_until(lambda: (new := [r for r in self.rounds if r["began"] >= began])[count:] and new, 60, f"{count} rounds")
 
     def close(self) -> None:
+        """Ends the process: nothing was lost, and nothing is there twice.
+
+        Raises:
+            AssertionError: something was.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(60)
         self._thread.join()
         self._process.stdout.close()
+        failed = sum(1 for r in self.rounds if r["error"])
+        assert self._counted or failed, "the innocent client ended before its time"
+        if not failed:
+            expected = {"enqueued_rows": len(self.rounds), "depth_rows": 0, "staged_rows": 0}
+            assert self._counted == expected, f"{len(self.rounds)} rounds, and the broker has {self._counted}"
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def main(address: str) -> None:
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
     threading.Thread(target=wait_for_end, args=(ended,), daemon=True).start()
-    number = 0
-    with Connection(address) as connection, Producer(address, queue=_QUEUE) as producer, Consumer(address, queue=_QUEUE) as consumer:
+    # Another one's rows, of this broker's earlier life, are none of ours.
+    name, number = f"innocent.{os.getpid()}", 0
+    with (
+        Connection(address) as connection,
+        Producer(address, queue=name) as producer,
+        Consumer(address, queue=name) as consumer,
+        grpc.insecure_channel(address.removeprefix("mq://")) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
         while ended.empty():
             number += 1
             began, error = time.monotonic(), ""
             try:
-                producer.send(b"%d" % number).result(timeout=30)
-                message = consumer.receive(timeout=30)
+                producer.send(b"%d" % number).result(timeout=_TIMEOUT_S)
+                message = consumer.receive(timeout=_TIMEOUT_S)
                 if message is None or message.value != b"%d" % number:
                     error = f"sent {number}, received {message}"
                 else:
                     consumer.acknowledge(message)
-                connection.call("Stats", StatsRequest())
+                connection.call("Stats", StatsRequest(), timeout=_TIMEOUT_S)
+                health.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
             except Exception as problem:
                 error = f"{type(problem).__name__}: {problem}"
-            line = json.dumps({"began": began, "took_s": time.monotonic() - began, "error": error})
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            say({"began": began, "took_s": time.monotonic() - began, "error": error})
             ended_soon(ended)
+        consumer.flush(timeout=_TIMEOUT_S)
+        stats = connection.call("Stats", StatsRequest(destination=name), timeout=_TIMEOUT_S).destination
+        say({"counted": {key: getattr(stats, key) for key in ("enqueued_rows", "depth_rows", "staged_rows")}})
+
+
+def say(what: dict[str, Any]) -> None:
+    """One line for who started us."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def wait_for_end(ended: queue.SimpleQueue[None]) -> None:
