@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -231,6 +234,43 @@ def test_a_failure_leaves_the_snapshots_as_they_were(what: str, count: int) -> N
     assert loaded(store) == (at(1), {"a": b"1"})
     store.write(at(3), [("a", b"3")])
     assert loaded(SnapshotStore(disk, UUID_1)) == (at(3), {"a": b"3"})
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_whatever_fails_the_next_start_finds_a_whole_snapshot(before: int, number: int, rng: random.Random) -> None:
+    """Each step of a snapshot fails, the first one of all and later ones; then the process ends, or the power goes."""
+    states: list[object] = [None, *((at(turn), {"a": b"%d" % turn * 700, "b": b"always"}) for turn in (1, 2, 3))]
+
+    def write(store: SnapshotStore, turn: int) -> None:
+        changed = [("a", b"%d" % turn * 700)]
+        store.write(at(turn), changed if turn > 1 else [*changed, ("b", b"always")], ["b"] if turn > 1 else ())
+
+    def fail_at_step(step: int) -> Callable[[str, str, int], None]:
+        def hook(_: str, name: str, steps: int) -> None:
+            if steps == step:
+                raise OSError(number, os.strerror(number), name)
+
+        return hook
+
+    failures = 0
+    for step in range(1, 20):
+        disk = MemoryDisk(rng=rng)
+        store = SnapshotStore(disk, UUID_1)
+        for turn in range(1, before + 1):
+            write(store, turn)
+        disk.hook = fail_at_step(disk.steps + step)
+        try:
+            write(store, before + 1)
+        except (StorageFailed, StoreFull):
+            failures += 1
+        disk.hook = None
+        for after in (disk.reopen(), *(disk.crash(rng) for _ in range(8))):
+            found = SnapshotStore(after, UUID_1)
+            assert loaded(found) in states[before : before + 2], f"step {step}"
+            write(found, 1 if loaded(found) is None else before + 1)
+            assert loaded(SnapshotStore(after, UUID_1)) is not None
+    assert failures >= 8
 
 
 def test_no_room() -> None:

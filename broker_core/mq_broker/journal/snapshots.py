@@ -167,8 +167,9 @@ class SnapshotStore:
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            self._remove_aside(number)
-            if error.errno in _FULL:
+            # Behind the name of a manifest stands a sync alone, and a failed sync is final: the next start may find either state, each whole.
+            if error.errno in _FULL and manifest_name(number) not in self._disk.list_names():
+                self._remove_aside(number)
                 raise StoreFull(
                     f"snapshot {number} needs more than the {self._disk.free_bytes()} bytes that are free: "
                     "consume and acknowledge, or add space"
@@ -303,7 +304,7 @@ class SnapshotStore:
             raise StorageFailed(f"old snapshot files could not be removed: {error}: check the disk") from error
 
     def _remove_aside(self, number: int) -> None:
-        """Frees the room of an unfinished snapshot; where even that fails, the next sweep does it."""
+        """Frees the room of a snapshot that has no manifest; where even that fails, the next sweep does it."""
         for name in self._disk.list_names():
             if name.endswith(".new") or name == pack_name(number):
                 with contextlib.suppress(OSError):
