@@ -194,13 +194,15 @@ class SegmentPool:
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
         """Removes files until so many bytes are free: the first of these numbers that can be had, and so many files are left.
 
-        Returns whether any were removed, which says that there is more room than before. The directory is not synced.
+        What is free now has not been enough: numbers up to that are wrong, and one file goes at least. Returns whether any went. The
+        directory is not synced.
         """
         with self._changed:
             ordered = sorted(self._files, key=lambda file: file.size)[left:]
             free = self._disk.free_bytes()
-            target = next((size for size in wanted if size <= free + sum(size for _, size in ordered)), 0)
-            if target <= free:
+            most = free + sum(size for _, size in ordered)
+            target = next((size for size in (*wanted, free + 1) if free < size <= most), 0)
+            if not target:
                 return False
             self._resting = True
             while ordered and free < target:
