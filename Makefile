@@ -22,6 +22,7 @@ INPUTS ?= 1000000
 MESSAGES ?= 100000000
 # How long `make soak` lasts.
 MINUTES ?= 60
+HARNESSES := $(addprefix spark_tests/,compat crash damage engine faults hostile planted simulation)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -30,7 +31,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit plain spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit plain harnesses quick spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,11 +63,11 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@$(DEMO_VENV)/bin/python -m uv pip install --quiet --python $(DEMO_VENV)/bin/python --reinstall-package pyspark-mq "$$(ls dist/demo/*.whl)[broker,spark]" rich
 	@touch $@
 
-# Half of their time most tests wait for processes, disks and clocks: two halves side by side take little more than one.
+# Most of their time tests wait for processes, disks and clocks: three parts side by side take little more than one.
 test: check  ## all tests, with lint and types: what .ci/run calls
 	@$(NEEDS_JAVA)
-	@echo "the tests with Spark beside those without; each half reports when it is done, in ten to fifteen minutes"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target spark plain
+	@echo "three parts side by side: with Spark, harnesses, the rest; each reports when it is done, in ten to fifteen minutes"
+	@$(MAKE) --no-print-directory -j3 --output-sync=target spark harnesses quick
 
 check: setup  ## lint, types, generated stubs
 	$(BIN)/ruff check .
@@ -78,6 +79,13 @@ unit: setup  ## the quick ones of the tests that need no JVM
 
 plain: setup  ## the tests that need no JVM
 	$(PYTEST) -q --durations=10 -m 'not spark'
+
+# Of `plain`: whole brokers that things happen to, and all the rest.
+harnesses: setup
+	$(PYTEST) -q --durations=10 -m 'not spark' $(HARNESSES)
+
+quick: setup
+	$(PYTEST) -q --durations=10 -m 'not spark' $(HARNESSES:%=--ignore=%)
 
 spark: setup  ## the tests that run Spark
 	$(PYTEST) -q --durations=10 -m spark
