@@ -19,7 +19,7 @@ from mq_broker.core.selection import Selection
 from mq_broker.engine.rows import RowReader, pieces
 from mq_wire import envelope
 from mq_wire.errors import JournalDamaged
-from mq_wire.limits import RECORDS_BYTES_MAX
+from mq_wire.limits import HEADER_BYTES_MAX, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RPC_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
 from spark_tests.core import commands
 from spark_tests.core.worlds import ListWorld, rows_of
@@ -184,3 +184,39 @@ def test_a_scattered_view_is_spelled_out_in_parts() -> None:
     assert first.rows + second.rows + rest == len(offsets)
     assert second.indices is not None
     assert peak_bytes < 12 << 20
+
+
+def header_of(view: RowsView, reader: RowReader) -> int:
+    """Reads all of a view; returns the bytes of its largest header."""
+    largest = delivery = 0
+    for header, records in reader.read(view):
+        assert header.ByteSize() <= HEADER_BYTES_MAX
+        assert header.ByteSize() + records.size + 1024 <= RPC_BYTES_MAX
+        assert header.first_delivery == view.first_delivery + delivery
+        delivery += header.rows
+        largest = max(largest, header.ByteSize())
+    assert delivery == view.selection.rows
+    return largest
+
+
+@pytest.mark.slow
+def test_headers_fit_where_each_row_failed_as_often_as_no_neighbour() -> None:
+    """Runs of one row each: without a bound their header alone fills a message, and the queue is blocked for good."""
+    stored = Stored([(b"v" * 24, 4)] * RECORDS_ROWS_MAX)
+    rows = np.arange(RECORDS_ROWS_MAX, dtype=np.uint64)
+    attempts = (*(BitMap64(rows[rows % 200 > level]) for level in range(0, 200, 40)), BitMap64(rows[::2]))
+    view = stored.view({4: rows.tolist()}, attempts=attempts)
+    largest = header_of(view, stored.reader)
+    assert largest > HEADER_BYTES_MAX // 3
+
+
+@pytest.mark.slow
+def test_headers_fit_where_each_row_has_a_producer_of_its_own() -> None:
+    world = ListWorld()
+    names = [f"{number:0300d}" for number in range(17_000)]
+    for name in names:
+        world.handle(commands.publish("q", 0, (name, 0), 0, [(b"", 4)]))
+    index = world.broker.state.by_name["q"].partitions[0].log.index()
+    selection = Selection.of([(4, BitMap64(range(len(names))))])
+    largest = header_of(RowsView("q", 0, b"i" * 16, selection, 0, index), RowReader(world.sink))  # type: ignore[arg-type]
+    assert largest > HEADER_BYTES_MAX // 3

@@ -21,13 +21,20 @@ from mq_broker.journal.frames import Place
 from mq_broker.journal.journal import Journal
 from mq_wire import envelope
 from mq_wire.errors import DataLost, JournalDamaged
-from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
+from mq_wire.limits import HEADER_BYTES_MAX, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.v1.common_pb2 import RowsHeader
 
 #: Above this a merged batch is not filled up any further: room is left for Arrow's padding and metadata.
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
 #: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
 _NULL_BYTES: Final = 9
+#: What a header takes at most: for a producer beside its name, for an offset, for a run (six numbers), and for the rest.
+_NAME_BYTES: Final = 4
+_OFFSET_BYTES: Final = 8
+_RUN_BYTES: Final = 40
+_FIXED_BYTES: Final = 1024
+#: And for a row, where each is a run.
+_ROW_BYTES: Final = _OFFSET_BYTES + _RUN_BYTES
 #: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not read.
 _WINDOW_ROWS: Final = 1 << 19
 
@@ -110,9 +117,10 @@ class RowReader:
         limit = min(batch_rows_max or RECORDS_ROWS_MAX, RECORDS_ROWS_MAX)
         delivery = view.first_delivery + start_row
         for group in _grouped(view, limit, start_row):
-            for header, records in self._batches(view, group, wanted, delivery):
-                delivery += header.rows
-                yield header, records
+            for fitting in _fitting(view, group):
+                for header, records in self._batches(view, fitting, wanted, delivery):
+                    delivery += header.rows
+                    yield header, records
 
     def damaged_frames(self, view: RowsView) -> list[int]:
         """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are not there at all."""
@@ -229,6 +237,29 @@ def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]
                 rows, size = rows + head.rows, size + head.rows * mean
     if group:
         yield group
+
+
+def _fitting(view: RowsView, group: list[Piece]) -> Iterator[list[Piece]]:
+    """Yields the group in as few halves as have headers of `HEADER_BYTES_MAX`, so that what is delivered always fits into one message."""
+    producers = {int(view.frames.frames[piece.frame]["producer"]) for piece in group}
+    names = sum(len(view.frames.producers[number].encode()) + _NAME_BYTES for number in producers)
+    rows = sum(piece.rows for piece in group)
+    if names + rows * _ROW_BYTES <= HEADER_BYTES_MAX or rows == 1:
+        yield group
+        return
+    runs = sum(len(_counts(view, piece)) for piece in group)
+    if names + rows * _OFFSET_BYTES + runs * _RUN_BYTES + _FIXED_BYTES <= HEADER_BYTES_MAX:
+        yield group
+        return
+    head: list[Piece] = []
+    left, tail = rows // 2, group
+    while left:
+        first, rest = _cut(tail[0], left)
+        head.append(first)
+        left -= first.rows
+        tail = tail[1:] if rest is None else [rest, *tail[1:]]
+    yield from _fitting(view, head)
+    yield from _fitting(view, tail)
 
 
 def _rows_in(index: FrameIndex, frame: int) -> int:
