@@ -30,7 +30,7 @@ from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import forks
 from pyspark_mq.address import Address, proxy_of
-from pyspark_mq.durations import seconds
+from pyspark_mq.arguments import seconds
 from pyspark_mq.link import Link
 from pyspark_mq.log import LOG, Outage
 

@@ -13,8 +13,8 @@ from typing import Final
 from mq_wire.errors import ClientClosed, InvalidRecords, SendOutcomeUnknown, SendTimeout
 from pyspark_mq import forks
 from pyspark_mq.accumulator import OpenBatch
+from pyspark_mq.arguments import seconds
 from pyspark_mq.connection import Connection
-from pyspark_mq.durations import seconds
 from pyspark_mq.publish_stream import stream_for_one_more
 from pyspark_mq.publishing import Publishing
 from pyspark_mq.receipts import Sending

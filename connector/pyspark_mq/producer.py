@@ -16,8 +16,8 @@ from mq_wire.names import check_client_name, check_destination
 from mq_wire.v1 import admin_pb2, produce_pb2
 from pyspark_mq import unclosed
 from pyspark_mq.accumulator import ROW_OVERHEAD_BYTES, as_bytes, check_priority, check_size, sparse_columns
+from pyspark_mq.arguments import seconds
 from pyspark_mq.connection import Connection
-from pyspark_mq.durations import seconds
 from pyspark_mq.gathering import Gathering
 from pyspark_mq.receipts import BatchReceipt, Receipt, Sending
 from pyspark_mq.records import PIECE_BYTES_MAX, cut, to_piece, to_records
