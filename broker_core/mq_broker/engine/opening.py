@@ -14,7 +14,7 @@ from mq_broker.core.commands import Settings
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Aside, Housekeeping, SnapshotSettings, on_a_thread, room_for
 from mq_broker.journal.directory import DataDirectory
-from mq_broker.journal.disk import Disk
+from mq_broker.journal.disk import Disk, told_if_unreadable
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.journal.snapshots import SnapshotStore
@@ -31,19 +31,20 @@ def open_engine(
     """Returns an engine over what the data directory holds, not yet started.
 
     Raises:
-        BrokerFault: see `Journal.recover` and `SnapshotStore`; nothing was changed.
+        BrokerFault: see `Journal.recover` and `SnapshotStore`, or a file that cannot be read; nothing was changed.
     """
     identity = directory.identity
-    broker, journal, housekeeping = recover(
-        directory.journal_disk,
-        directory.snapshot_disk,
-        identity.cluster.bytes,
-        identity.journal,
-        settings,
-        journal_settings,
-        snapshot_settings,
-        created=identity.created,
-    )
+    with told_if_unreadable():
+        broker, journal, housekeeping = recover(
+            directory.journal_disk,
+            directory.snapshot_disk,
+            identity.cluster.bytes,
+            identity.journal,
+            settings,
+            journal_settings,
+            snapshot_settings,
+            created=identity.created,
+        )
     if not identity.created:
         directory.finish()
     return Engine(broker, journal, housekeeping, on_failure=on_failure)

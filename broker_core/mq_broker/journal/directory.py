@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
-from mq_broker.journal.disk import RealDisk
+from mq_broker.journal.disk import RealDisk, belong_as, told_if_unreadable
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed, StoreFull
 
@@ -98,13 +98,13 @@ class DataDirectory:
         snapshot_disk: folder for the snapshots.
     """
 
-    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: int) -> None:
+    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: int | None, *, read_only: bool = False) -> None:
         self.path = path
         self.identity = identity
         self._disk = disk
-        self._lock = lock
-        self.journal_disk = RealDisk(path / "journal")
-        self.snapshot_disk = RealDisk(path / "snapshots")
+        self._lock: int | None = lock
+        self.journal_disk = RealDisk(path / "journal", path / _IDENTITY, read_only=read_only)
+        self.snapshot_disk = RealDisk(path / "snapshots", path / _IDENTITY, read_only=read_only)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], new_uuid: Callable[[], UUID] = uuid4) -> DataDirectory:
@@ -119,7 +119,7 @@ class DataDirectory:
         """
         folder = Path(path).absolute()
         try:
-            disk = RealDisk(folder)
+            disk = RealDisk(folder, folder / _IDENTITY)
             _check_ours(folder)
             lock = _lock(folder)
         except OSError as error:
@@ -127,22 +127,27 @@ class DataDirectory:
                 f"data directory {folder} cannot be used: {error.strerror}: check the path and its owner, or choose another with --data-dir"
             ) from error
         try:
-            _check_ours(folder)  # again: whoever held the lock a moment ago may have made it
-            if (folder / _IDENTITY).exists():
-                identity = decode_identity((folder / _IDENTITY).read_bytes(), folder / _IDENTITY)
-                _check_copy(folder, identity)
-            else:
-                identity = Identity(new_uuid(), new_uuid(), created=False)
-            directory = cls(folder, identity, disk, lock)
-            directory.upgrade()
-            return directory
+            with told_if_unreadable():
+                _check_ours(folder)  # again: whoever held the lock a moment ago may have made it
+                if (folder / _IDENTITY).exists():
+                    identity = decode_identity((folder / _IDENTITY).read_bytes(), folder / _IDENTITY)
+                    _check_copy(folder, identity)
+                else:
+                    identity = Identity(new_uuid(), new_uuid(), created=False)
+                directory = cls(folder, identity, disk, lock)
+                directory.upgrade()
+                return directory
         except BaseException:
             os.close(lock)
             raise
 
     @classmethod
-    def open_damaged(cls, path: str | os.PathLike[str]) -> DataDirectory:
-        """Opens a directory that is there, to look at it or to repair it; nothing is made, and one file of the identity is enough.
+    def open_damaged(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> DataDirectory:
+        """Opens a directory that is there, to look at it or to repair it; one file of the identity is enough.
+
+        Args:
+            path: of the folder.
+            read_only: nothing is made or changed, not even the lock file; whoever may read the files may look.
 
         Raises:
             DataDirectoryInUse: a broker is running on it: stop it first.
@@ -152,19 +157,21 @@ class DataDirectory:
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
             raise DataDirectoryUnusable(f"{folder} is no data directory: it has no folders 'journal' and 'snapshots'")
         try:
-            lock = _lock(folder)
+            lock = _lock_if_there(folder) if read_only else _lock(folder)
         except OSError as error:
             raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {error.strerror}: check its owner") from error
         try:
-            known = whose(identity_files(folder))
+            with told_if_unreadable():
+                known = whose(identity_files(folder))
             if known is None:
                 raise DataDirectoryUnusable(
                     f"{folder}: neither {_IDENTITY} nor {_COPY} can be read, and without the uuids in them nothing else can: "
                     "restore one of them from a copy"
                 )
-            return cls(folder, known, RealDisk(folder), lock)
+            return cls(folder, known, RealDisk(folder, folder / _IDENTITY, read_only=read_only), lock, read_only=read_only)
         except BaseException:
-            os.close(lock)
+            if lock is not None:
+                os.close(lock)
             raise
 
     def upgrade(self) -> None:
@@ -193,18 +200,21 @@ class DataDirectory:
     def aside(self) -> RealDisk:
         """Makes the next folder for what a repair takes out; returns it."""
         quarantine = self.path / "quarantine"
+        new = [] if quarantine.is_dir() else [quarantine]
         quarantine.mkdir(exist_ok=True)
         taken = [int(entry.name) for entry in os.scandir(quarantine) if entry.name.isdecimal()]
-        made = RealDisk(quarantine / str(max(taken, default=0) + 1))
+        made = RealDisk(quarantine / str(max(taken, default=0) + 1), self.path / _IDENTITY)
+        for path in (*new, made.path):
+            belong_as(path, self.journal_disk.path)
         for folder in (RealDisk(quarantine), self._disk):
             folder.sync_directory()
         return made
 
     def close(self) -> None:
         """Releases the lock."""
-        if self._lock >= 0:
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -258,7 +268,27 @@ def _check_ours(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
+    is_new = not (folder / _LOCK).exists()
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    if is_new:
+        belong_as(descriptor, folder / _IDENTITY)
+    _hold(folder, descriptor)
+    with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
+        os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
+    return descriptor
+
+
+def _lock_if_there(folder: Path) -> int | None:
+    """Keeps brokers away as long as somebody looks. Without a lock file no broker was ever here; then there is nothing to hold."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    _hold(folder, descriptor)
+    return descriptor
+
+
+def _hold(folder: Path, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -269,9 +299,6 @@ def _lock(folder: Path) -> int:
         raise DataDirectoryInUse(
             f"data directory {folder} is in use by process {holder}: stop that broker, or choose another directory with --data-dir"
         ) from None
-    with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
-        os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
-    return descriptor
 
 
 def _write_identity(disk: RealDisk, identity: Identity) -> None:

@@ -11,13 +11,17 @@ What the journal relies on, and nothing more:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
+
+from mq_wire.errors import DataDirectoryUnusable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,6 +32,16 @@ SECTOR_BYTES_LARGE: Final = 4096
 BUFFERS_MAX: Final = 1024
 #: `madvise` of Linux 5.14 and later that reads pages in, and says whether that went well.
 _MADV_POPULATE_READ: Final = 22
+#: How the names of our files end: segments and their pool, manifests, packs.
+_SUFFIXES: Final = (".mqj", ".mqm", ".mqk")
+_GIVE_BACK: Final = "give it to the user that the broker runs as (chown, chmod u+rw)"
+_REMEDIES: Final = {
+    errno.EACCES: _GIVE_BACK,
+    errno.EPERM: _GIVE_BACK,
+    errno.EROFS: "mount it so that it can be written",
+    errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, or let `mq repair` do without",
+    errno.EIO: "the device does not give it back: copy it to another disk with ddrescue, then `mq verify` shows what is lost",
+}
 #: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
 _F_FULLFSYNC: Final = 51
 
@@ -88,10 +102,11 @@ class Disk(Protocol):
 class RealFile:
     """A `DiskFile` of the operating system."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_path")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
         for start in range(0, len(buffers), BUFFERS_MAX):
@@ -115,7 +130,10 @@ class RealFile:
     def read_at(self, position: int, size: int) -> bytes:
         chunks = []
         while size > 0:
-            chunk = os.pread(self._descriptor, size, position)
+            try:
+                chunk = os.pread(self._descriptor, size, position)
+            except OSError as error:
+                raise self._named(error) from None
             if not chunk:
                 break
             chunks.append(chunk)
@@ -132,7 +150,14 @@ class RealFile:
     def map(self) -> memoryview:
         if not self.size():
             return memoryview(b"")  # the operating system maps no empty file
-        return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+        try:
+            return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """Returns the error with the name of the file: the system names it only where a file is opened."""
+        return OSError(error.errno, error.strerror, str(self._path))
 
     def sync(self) -> None:
         if sys.platform == "darwin":
@@ -156,27 +181,43 @@ class RealDisk:
 
     Args:
         path: the folder; created with its parents when missing.
+        like: a file whose owner and mode new files get, so that what root writes its user can read. None, or not there: as the system does.
+        read_only: nothing is created or changed: whatever would raises OSError.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], like: Path | None = None, *, read_only: bool = False) -> None:
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._like, self._read_only = like, read_only
+        if not read_only:
+            self.path.mkdir(parents=True, exist_ok=True)
         self.sector_bytes = sector_bytes_of(self.path)
 
     def create(self, name: str) -> RealFile:
-        return RealFile(os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        self._check_writable(name)
+        descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        if self._like is not None:
+            belong_as(descriptor, self._like)
+        return RealFile(descriptor, self.path / name)
 
     def open(self, name: str) -> RealFile:
-        return RealFile(os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC))
+        mode = os.O_RDONLY if self._read_only else os.O_RDWR
+        return RealFile(os.open(self.path / name, mode | os.O_CLOEXEC), self.path / name)
 
     def list_names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.path) if entry.is_file())
+        # A folder in the place of a file is shown: whoever opens it is told, and nobody takes the file for missing.
+        return sorted(entry.name for entry in os.scandir(self.path) if entry.is_file() or entry.name.endswith(_SUFFIXES))
 
     def rename(self, old: str, new: str) -> None:
+        self._check_writable(old)
         os.rename(self.path / old, self.path / new)
 
     def remove(self, name: str) -> None:
+        self._check_writable(name)
         os.unlink(self.path / name)
+
+    def _check_writable(self, name: str) -> None:
+        if self._read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.path / name))
 
     def sync_directory(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -188,6 +229,31 @@ class RealDisk:
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
+
+
+def belong_as(made: int | Path, like: Path) -> None:
+    """Gives a file that was made (its descriptor) or a folder (its path) the mode of another one, and its owner where we are root."""
+    try:
+        known = like.stat()
+    except FileNotFoundError:
+        return
+    if os.geteuid() == 0:
+        os.chown(made, known.st_uid, known.st_gid)
+    os.chmod(made, stat.S_IMODE(known.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+
+
+@contextlib.contextmanager
+def told_if_unreadable() -> Iterator[None]:
+    """Around what reads a data directory: what the system does not let us read is an error that names the file and what to do.
+
+    Raises:
+        DataDirectoryUnusable: in place of OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk, or restore the file from a copy")
+        raise DataDirectoryUnusable(f"{error.filename or 'data directory'} cannot be read ({error.strerror}): {remedy}") from error
 
 
 def read_in(view: memoryview, start: int, size: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mq_broker.journal.directory import DataDirectory, identity_files
+from mq_broker.journal.disk import told_if_unreadable
 from mq_broker.repair.findings import Finding, lost_rows
 from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import Folders, repair, write_report
@@ -44,13 +45,13 @@ class Report:
 
 
 def verify_directory(path: str | os.PathLike[str]) -> Report:
-    """Reads everything in a data directory whose broker is stopped; changes nothing.
+    """Reads everything in a data directory whose broker is stopped; changes nothing, also where nothing can be changed.
 
     Raises:
         DataDirectoryInUse: the broker is running.
         DataDirectoryUnusable, JournalDamaged: so much is damaged that nobody can tell what the queues hold, or it is no data directory.
     """
-    with DataDirectory.open_damaged(path) as directory:
+    with DataDirectory.open_damaged(path, read_only=True) as directory, told_if_unreadable():
         return _report(directory, *_inspect(directory))
 
 
@@ -59,7 +60,7 @@ def repair_directory(path: str | os.PathLike[str]) -> Report:
 
     Raises: as `verify_directory`; StoreFull, StorageFailed.
     """
-    with DataDirectory.open_damaged(path) as directory:
+    with DataDirectory.open_damaged(path) as directory, told_if_unreadable():
         inspection, wrong = _inspect(directory)
         if not inspection.findings and not wrong:
             return _report(directory, inspection, wrong)
@@ -67,7 +68,10 @@ def repair_directory(path: str | os.PathLike[str]) -> Report:
         for finding in wrong:
             damaged = directory.path / finding.file
             if damaged.exists():
-                (aside.path / finding.file).write_bytes(damaged.read_bytes())
+                copy = aside.create(finding.file)
+                copy.write_at([damaged.read_bytes()], 0)
+                copy.sync()
+                copy.close()
         # Before the journal: what is written there is of the newest format.
         if wrong:
             directory.finish()
