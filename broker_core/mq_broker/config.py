@@ -46,6 +46,7 @@ class BrokerConfig:
     anonymous_producers_max: int = _setting(1000, "producers without a name that the duplicate audit remembers, per partition", 1)
 
     staged_sets_max: int = _setting(100_000, "staged sets that are open; each task of a write has one until its batch is committed", 1)
+    staged_batches_max: int = _setting(1_000_000, "batches in all staged sets together; each takes about a kilobyte of memory", 1)
     markers_max: int = _setting(
         200_000, "owners whose last commit is remembered, for ever; and as many batch writes, each for a day; each takes about 600 bytes", 1
     )
@@ -58,6 +59,7 @@ class BrokerConfig:
     kept_range_ttl_s: int = _setting(86_400, "acknowledged rows are kept so long for a checkpoint whose query is gone", 1)
     consumers_max: int = _setting(100_000, "durable consumers of one destination, such as Spark queries", 1)
     queries_max: int = _setting(100_000, "streaming queries that are known; those that neither hold nor commit anything go first", 1)
+    query_ends_max: int = _setting(400_000, "queues that these queries read and targets that they write, all together", 1)
 
     segment_bytes: int = _setting(128 << 20, "size of one journal file", 8 * RECORDS_BYTES_MAX, _GIB)
     pool_segments: int = _setting(2, "empty journal files kept ready", 2, 1024)

@@ -102,6 +102,7 @@ def _core_settings(config: BrokerConfig) -> Settings:
         named_producers_max=config.named_producers_max,
         markers_max=config.markers_max,
         staged_sets_max=config.staged_sets_max,
+        staged_batches_max=config.staged_batches_max,
         browses_max=config.browses_max,
         staged_ttl_us=config.staged_ttl_s * 1_000_000,
         browse_ttl_us=config.browse_ttl_s * 1_000_000,
@@ -109,6 +110,7 @@ def _core_settings(config: BrokerConfig) -> Settings:
         kept_range_ttl_us=config.kept_range_ttl_s * 1_000_000,
         consumers_max=config.consumers_max,
         queries_max=config.queries_max,
+        query_ends_max=config.query_ends_max,
         anonymous_producers_max=config.anonymous_producers_max,
         # An operator who ends a session must not end another one that has its number in the next life of the broker.
         first_session=int(time.time()) % 1_000_000 * 1000 + 1,

@@ -20,7 +20,9 @@ from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.worlds import ListWorld, ReadRow
 
 PARTITIONS = 2
-SETTINGS = Settings(default_partitions=PARTITIONS, anonymous_producers_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4)
+SETTINGS = Settings(
+    default_partitions=PARTITIONS, anonymous_producers_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4, kept_returned=2
+)
 UNNAMED = ["a" * 32, "b" * 32, "c" * 32]
 BYTES = 1 << 40
 
@@ -54,7 +56,7 @@ class BothSides(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model(partitions=PARTITIONS, anonymous_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4)
+        self.model = Model(partitions=PARTITIONS, anonymous_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4, kept_returned=2)
         self.arrived: list[tuple[list[int], RowsView]] = []
         self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
         self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]] = []

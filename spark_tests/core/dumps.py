@@ -53,7 +53,9 @@ def dump_broker(broker: Broker) -> Dump:
 
 def _check_counts(state: State) -> None:
     """What is counted as it comes and goes is the sum of what is there."""
+    assert state.query_ends == sum(len(q.readers) + len(q.epochs) for q in state.queries.values())
     sets, staged = list(state.staged.values()), state.staged
+    assert staged.batches == sum(len(held.frames) for held in sets)
     frames = [frame for held in sets for frame in held.frames]
     assert staged.rows == sum(held.rows for held in sets) == sum(frame.entry.records.rows for frame in frames)
     assert staged.size_bytes == sum(held.size_bytes for held in sets) == sum(frame.place.size for frame in frames)
@@ -175,7 +177,7 @@ def _plain_destination(destination: plain.Destination) -> Dump:
                 "next_plan": len(consumer.plans) + 1,
                 "past": {
                     plan.number: (plan.end, plan.returned, plan.used, plan.serial)
-                    for plan in consumer.plans[consumer.unknown : consumer.forgotten]
+                    for plan in consumer.past()
                 },
                 "plans": {plan.number: _plain_plan(plan) for plan in consumer.kept()},
             }
@@ -186,7 +188,7 @@ def _plain_destination(destination: plain.Destination) -> Dump:
 
 def _plain_plan(plan: plain.Plan) -> tuple[Any, ...]:
     assignments = {}
-    for number, rows in plan.rows.items():
+    for number, rows in plan.rows.items() if not plan.returned else ():
         priorities = sorted({row.priority for row in rows}, reverse=True)
         assignments[number] = (plan.first[number], [(p, [row.offset for row in rows if row.priority == p]) for p in priorities])
     return (

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from mq_broker.journal import snapshots
 from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import PACK_AGE_MAX, SnapshotStore
 from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at, fail_at
@@ -281,6 +282,47 @@ def test_no_room() -> None:
         store.write(at(2), [("a", bytes(6000))])
     assert loaded(store) == (at(1), {"a": b"1"})
     assert not [name for name in disk.list_names() if name.endswith(".new")]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("what", ["create", "write", "sync", "rename"])
+def test_a_disk_that_is_full_in_the_middle_of_a_snapshot(what: str, limit: int) -> None:
+    """ENOSPC at each step that may meet it, also behind what was written: the snapshots stay, the room comes back, the next one goes on."""
+    disk = MemoryDisk()
+    store = SnapshotStore(disk, UUID_1)
+    store.write(at(1), [("a", b"1"), ("large", bytes(3 << 20))])
+    store.write(at(2), [("a", b"2")], keep=["large"])
+    before = disk.list_names()
+    disk.hook = fail_at(what, limit, errno.ENOSPC)
+    parts = [("a", b"3"), *((f"large {number}", bytes(1 << 20)) for number in range(3))]
+    try:
+        store.write(at(3), parts, keep=["large"])
+    except StoreFull:
+        disk.hook = None
+        assert loaded(store) == (at(2), {"a": b"2", "large": bytes(3 << 20)})
+        assert loaded(SnapshotStore(disk, UUID_1)) == (at(2), {"a": b"2", "large": bytes(3 << 20)})
+        assert not [name for name in disk.list_names() if name.endswith(".new")]
+        store.write(at(4), parts, keep=["large"])
+    else:
+        assert before != disk.list_names(), "there were fewer such steps"
+    disk.hook = None
+    found = loaded(SnapshotStore(disk, UUID_1))
+    assert found is not None
+    assert (found[1]["a"], len(found[1])) == (b"3", 5)
+
+
+def test_a_part_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PART_BYTES_MAX", 1000)
+    disk = MemoryDisk()
+    store = SnapshotStore(disk, UUID_1)
+    store.write(at(1), [("a", bytes(1000))])
+    with pytest.raises(InternalError, match="part 'b' of snapshot 2 has 1001 bytes, the limit is 1000"):
+        store.write(at(2), [("b", bytes(1001))])
+    assert loaded(SnapshotStore(disk, UUID_1)) == (at(1), {"a": bytes(1000)})
+    monkeypatch.undo()
+    store.write(at(3), [("b", bytes(1001))])
+    monkeypatch.setattr(snapshots, "PART_BYTES_MAX", 1000)
+    assert loaded(SnapshotStore(disk, UUID_1)) == (at(3), {"b": bytes(1001)}), "what an older version wrote is read"
 
 
 def test_wrong_calls() -> None:

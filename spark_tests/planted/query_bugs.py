@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, planning, queries, ranges, snapshot, staging
+from mq_broker.core import apply, consumer_parts, owners, planning, queries, ranges, snapshot, staging
 from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
 from mq_broker.core.staged import StagedSets
@@ -39,7 +39,7 @@ SOURCE: Final = (
     Bug(
         "the count of plans is not in the snapshot",
         "after a restart a new plan counts as older than batches that were read before",
-        (Change(snapshot._restore_broker, "state.plans_cut = part.plans_cut", "pass"),),
+        (Change(snapshot._restore_broker, "state.plans_cut = max(state.plans_cut, part.plans_cut)", "pass"),),
         "model",
     ),
     Bug(
@@ -47,11 +47,23 @@ SOURCE: Final = (
         "a checkpoint that lost two batches is told that its offsets were never given",
         (
             Change(
-                snapshot._consumers_part,
-                "plans=[*(_past_part(past) for past in consumer.past.values()), *_plan_parts(destination, consumer)],",
-                "plans=[*_plan_parts(destination, consumer)],",
+                consumer_parts._plan_parts,
+                "for past in consumer.past.values():",
+                "for past in ():",
             ),
         ),
+        "model",
+    ),
+    Bug(
+        "plans that were given back are kept for ever",
+        "who plans again and again and never reads makes the broker, and each of its snapshots, grow",
+        (Change(Consumer.drop_returned, "del self.plans[number]", "pass"),),
+        "model",
+    ),
+    Bug(
+        "queues and targets of queries are not counted",
+        "invented targets of one query fill the memory, whatever query_ends_max says",
+        (Change(owners._count_end, "state.query_ends += 1", "pass"),),
         "model",
     ),
     Bug(
@@ -172,9 +184,9 @@ SINK: Final = (
         (
             Change(
                 apply._staged,
-                "state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)",
+                "state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)",
                 """
-                state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)
+                state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)
                 destination, partition = _partition(state, what.destination, what.partition)
                 priority = body.priorities if isinstance(body.priorities, int) else -1
                 base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)

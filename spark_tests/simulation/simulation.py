@@ -34,6 +34,7 @@ from spark_tests.simulation.network import Network
 from spark_tests.simulation.pipelines import outputs_of
 from spark_tests.simulation.population import population
 from spark_tests.support.chunks import chunks_of
+from spark_tests.support.unsaid import unsaid
 
 #: Operations after which all clients must have come to their end once nothing goes wrong any more.
 _HEALING_MAX: Final = 20_000
@@ -74,7 +75,8 @@ def simulate(seed: int, operations: int = 1000) -> Outcome:
     """Runs one history and judges it."""
     simulation = Simulation(seed)
     failure: BaseException | None = None
-    with chunks_of(random.Random(f"chunks of {seed}").choice(_CHUNK_BITS)):
+    rng = random.Random(f"chunks of {seed}")
+    with chunks_of(rng.choice(_CHUNK_BITS), small_pieces=rng.random() < 0.3), unsaid():
         try:
             simulation.run(operations)
         except Exception as error:  # it is the outcome
@@ -305,6 +307,7 @@ def _sizes(rng: random.Random) -> Sizes:
         Settings(
             default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
             anonymous_producers_max=1000, kept_range_ttl_us=1 << 60, kept_boundaries=6, kept_batches=8, kept_ended=50, queries_max=200,
+            kept_returned=6,
         ),
         JournalSettings(segment_bytes=segment_kib << 10, pool_segments=2, sector_bytes=sector_bytes, fill_in_background=False, maps_max=3),
         SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),

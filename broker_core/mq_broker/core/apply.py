@@ -12,13 +12,14 @@ from pyroaring import BitMap64
 
 from mq_broker.core import owners
 from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.consumer import Consumer, Plan, end_of
+from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
 from mq_broker.core.query import Reader
 from mq_broker.core.selection import Selection
-from mq_broker.core.staged import StagedFrame, StagedSet
+from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
@@ -83,6 +84,7 @@ def _destination_created(state: State, what: store.DestinationCreated, time_us: 
 def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:
     destination = state.by_number.pop(what.destination)
     del state.by_name[destination.name]
+    state.is_crowded = False
     state.partitions_total -= len(destination.partitions)
     for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
         if any(frame.entry.destination == what.destination for frame in held.frames):
@@ -126,7 +128,7 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
     target = _target_of(what)
     if held is None:
         held = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id, target)
-    state.staged.add(held, StagedFrame(what, body.place, body.priorities), time_us)
+    state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)
     if what.query_id:
         owners.raise_epoch(state, what.query_id, target, what.epoch)
     state.dirty.add(("staged", what.token))
@@ -139,10 +141,12 @@ def _target_of(what: store.Staged | store.StagedDiscarded) -> str | None:
 def _drop_staged(state: State, token: bytes) -> None:
     held = state.staged.pop(token)
     assert held is not None
+    state.is_crowded = False
     state.dirty.add(("staged", token))
 
 
 def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, body: Body | None) -> None:
+    state.is_crowded = False
     for token in what.tokens:
         held = state.staged.pop(token)
         assert held is not None
@@ -212,17 +216,6 @@ def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, bod
     state.dirty.add(("consumers", what.destination))
 
 
-def selection_of(assignment: store.Assignment) -> Selection:
-    """Returns the rows of one partition of a plan."""
-    return Selection.of((lane.priority, BitMap64.deserialize(lane.offsets)) for lane in assignment.lanes)
-
-
-def plan_of(what: store.Planned, time_us: int, start: dict[int, int]) -> Plan:
-    """Returns the plan that an entry describes, whose numbers begin at `start`."""
-    assignments = {a.partition: (a.first, selection_of(a)) for a in what.assignments}
-    return Plan(what.plan, what.run, time_us, assignments, end_of(start, assignments))
-
-
 def _planned(state: State, what: store.Planned, time_us: int, body: Body | None) -> None:
     destination, consumer = _consumer(state, what.destination, what.incarnation)
     plan = plan_of(what, time_us, consumer.next)
@@ -243,7 +236,7 @@ def _give_back(state: State, destination: Destination, plan: Plan, charge: int) 
         if charge and selection.rows:
             partition.charge(selection.offsets(), charge)
         _touch_rows(state, destination.number, number, selection)
-    plan.returned = True
+    plan.returned, plan.emptied, plan.assignments = True, True, {}
     state.stirred.add(destination.name)
 
 
@@ -266,6 +259,7 @@ def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body:
         _give_back(state, destination, consumer.plans[number], charge=0)
         # Who opens it from now on finds it empty.
         consumer.plans[number].opened_by_run = 0
+    consumer.drop_returned(state.settings.kept_returned)
 
 
 def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: int, body: Body | None) -> None:
@@ -291,9 +285,7 @@ def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, bod
 
 
 def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:
-    query = owners.touch_query(state, what.query_id)
-    query.readers = {number: reader for number, reader in query.readers.items() if number in state.by_number}
-    query.readers[what.destination] = Reader(what.spark_run_id, what.run, what.incarnation)
+    owners.set_reader(state, what.query_id, what.destination, Reader(what.spark_run_id, what.run, what.incarnation))
 
 
 def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
@@ -333,6 +325,7 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
         if not plan.returned:
             _let_go(state, what.destination, plan)
     del destination.consumers[what.incarnation]
+    state.is_crowded = False
     destination.note_ended(what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended)
     state.dirty.add(("broker",))
 

@@ -170,6 +170,7 @@ class Settings:
     named_producers_max: int = 100_000
     markers_max: int = 200_000
     staged_sets_max: int = 100_000
+    staged_batches_max: int = 1_000_000
     browses_max: int = 1000
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     browse_ttl_us: int = 300 * 1_000_000
@@ -177,11 +178,18 @@ class Settings:
     kept_range_ttl_us: int = 24 * 3600 * 1_000_000
     consumers_max: int = 100_000
     queries_max: int = 100_000
+    query_ends_max: int = 400_000
     anonymous_producers_max: int = 1000
     #: Number of the first consumer session of this process; other processes on the same data should begin elsewhere.
     first_session: int = 1
     #: Acknowledged plans of a consumer whose boundaries are known, beside those whose rows are kept.
     kept_boundaries: int = 100
+    #: Plans of a consumer that were given back before anybody opened them, and whose boundaries are known all the same.
+    kept_returned: int = 100
+    #: Plans of an incarnation one behind the other of which nobody has read a row.
+    unread_plans_max: int = 100
+    #: Batches that read one plan.
+    batches_per_plan_max: int = 100
     #: Batches of a query of which it is known when they were first read.
     kept_batches: int = 100
     #: Incarnations of a destination that ended and are known.

@@ -19,6 +19,7 @@ class Plan:
 
     `serial`: how many plans of all consumers had been cut with it; 0 where a version that did not count cut it, so before all others.
     `committed`: our sink has committed the batch that read it.
+    `emptied`: it was returned, and which rows it had is not kept.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Plan:
     batches: set[tuple[str, int]] = field(default_factory=set)
     serial: int = 0
     committed: bool = False
+    emptied: bool = False
 
     @property
     def rows(self) -> int:
@@ -60,7 +62,8 @@ class Plan:
 
     def past(self, start: Positions) -> Past:
         """Returns what is left of it once its rows are let go; its numbers begin at `start`."""
-        return Past(self.number, self.serial, packed(self.end), packed(between(start, self.end)), self.returned, self.used)
+        own = {partition: selection.rows for partition, (_, selection) in self.assignments.items()}
+        return Past(self.number, self.serial, packed(self.end), packed(own or between(start, self.end)), self.returned, self.used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +191,15 @@ class Consumer:
                 "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on "
                 "without these rows, where the sink takes the batch again"
             )
-        if any(not plan.assignments for plan in self.plans.values()):  # `mq repair` left a gap: plans always have rows
+        if any(not plan.assignments and not plan.emptied for plan in self.plans.values()):  # `mq repair` left a gap: plans always have rows
             raise OffsetsUnknown(
                 f"{asked} is no boundary of consumer {self.label!r} that is known any more: the plan that ended there was lost when the "
                 "broker's data directory was repaired. Its rows are delivered again; start the query with a new checkpoint"
             )
-        raise InvalidRequest(f"{asked} is no boundary that consumer {self.label!r} was given: pass offsets on unchanged")
+        raise InvalidRequest(
+            f"{asked} is no boundary of consumer {self.label!r} that is known: pass offsets on unchanged. Where they are, they are of "
+            "a plan that was given back unread long ago: start the query with a new checkpoint"
+        )
 
     def locate_kept(self, positions: Positions) -> tuple[int, bool]:
         """As `locate`, but positions before what is kept are the floor. Returns also whether they were."""
@@ -205,6 +211,16 @@ class Consumer:
     def between(self, after: int, through: int) -> list[Plan]:
         """Returns the plans (after, through]."""
         return [plan for number, plan in self.plans.items() if after < number <= through]
+
+    def passed_over(self, through: int) -> int:
+        """Returns how many plans up to `through` a batch may have ended with, or still hold their rows."""
+        return sum(number <= through and (plan.used or not plan.returned) for number, plan in self.plans.items())
+
+    def drop_returned(self, kept_max: int) -> None:
+        """Forgets plans that were given back before anybody opened them, but for the last `kept_max`: no batch ended with them."""
+        unused = [number for number, plan in self.plans.items() if plan.emptied and not plan.used]
+        for number in unused[: max(len(unused) - kept_max, 0)]:
+            del self.plans[number]
 
     def add(self, plan: Plan) -> None:
         self.plans[plan.number] = plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -14,6 +14,9 @@ from mq_broker.core.lanes import Lanes
 from mq_broker.core.log import PartitionLog
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
+
+#: Failed attempts of a row are counted up to here: each level of them is a bitmap.
+ATTEMPTS_MAX: Final = 255
 
 
 class Partition:
@@ -40,14 +43,14 @@ class Partition:
         return selection.offsets() & self.quarantined if self.quarantined else BitMap64()
 
     def charge(self, offsets: BitMap64, times: int = 1) -> None:
-        """Counts `times` failed attempts more for each of these rows."""
-        for _ in range(times):
+        """Counts `times` failed attempts more for each of these rows; no row has more than `ATTEMPTS_MAX`."""
+        for _ in range(min(times, ATTEMPTS_MAX)):
             raised = offsets
             for level, known in enumerate(self.attempts):
                 above = known & raised
                 self.attempts[level] = known | raised
                 raised = above
-            if raised:
+            if raised and len(self.attempts) < ATTEMPTS_MAX:
                 self.attempts.append(raised.copy())
 
     def forget_attempts(self, offsets: BitMap64) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -237,10 +238,11 @@ class PartitionLog:
         self.sparse = {**self.sparse, **sparse}
         self._view = None
 
-    def restore_producers(self, producers: list[str], next_offset: int) -> None:
-        """Takes the table that the frames of a snapshot point into, and the next offset."""
-        self.producers, self.next_offset = producers, next_offset
-        self._producer_numbers = {producer: number for number, producer in enumerate(producers)}
+    def restore_producers(self, producers: Iterable[str], next_offset: int) -> None:
+        """Takes some of the table that the frames of a snapshot point into, in order, and the next offset (0 = told before)."""
+        self.next_offset = max(self.next_offset, next_offset)
+        for producer in producers:
+            self.number_of(producer)
 
     def compact_producers(self) -> bool:
         """Forgets producers of whom no frame is left, where they are many; returns whether it did, which renumbers the others."""

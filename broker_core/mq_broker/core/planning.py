@@ -60,7 +60,9 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
     lost = False
     if consumer is not None:
         through, lost = _start_of(consumer, request)
-        if not consumer.is_unproven:
+        if consumer.is_unproven:
+            _check_unread(ledger.state, destination, consumer, through)
+        else:
             acknowledge(ledger, destination, consumer, through)
         later = consumer.used_after(through)
         if later is not None:
@@ -90,6 +92,21 @@ def _start_of(consumer: Consumer, request: wire.PlanRequest) -> tuple[int, bool]
         return consumer.oldest - 1, False
     start = dict(request.start.next)
     return consumer.locate_kept(start) if request.accept_data_loss else (consumer.locate(start), False)
+
+
+def _check_unread(state: State, destination: Destination, consumer: Consumer, through: int) -> None:
+    """Refuses ever more plans of an incarnation of which nobody has read a row: nothing acknowledges them.
+
+    Raises:
+        LimitExceeded: there are as many one behind the other as may be.
+    """
+    plans, limit = consumer.passed_over(through), state.settings.unread_plans_max
+    if plans >= limit:
+        raise LimitExceeded(
+            f"consumer {consumer.label!r} of queue {destination.name!r} has planned {plans} batches and read none of them, the limit is "
+            f"{limit}: a sink that knows the numbers of these batches passes over them. Start the query with a new checkpoint and an empty "
+            "sink, and free what is held with `mq consumers release`"
+        )
 
 
 def _check_one_queue(state: State, destination: Destination, consumer: Consumer) -> None:
@@ -185,7 +202,7 @@ def ended(destination: Destination, who: wire.ConsumerRef) -> IncarnationSuperse
 
 def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, through: int) -> int:
     """Acknowledges all plans up to `through`; returns how many rows that were pending."""
-    if through <= consumer.acknowledged_plan:
+    if through <= consumer.acknowledged_plan or through < consumer.oldest:
         return 0
     rows = sum(plan.rows for plan in consumer.pending() if plan.number <= through)
     ledger.record(plans_acknowledged={"destination": destination.number, "incarnation": consumer.incarnation, "through": through})

@@ -9,7 +9,7 @@ from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.query import Reader
 from mq_broker.core.state import State
-from mq_wire.errors import CheckpointTooOld, InvalidRequest, LimitExceeded, SharedRange
+from mq_wire.errors import CheckpointTooOld, InvalidRequest, SharedRange
 from mq_wire.v1 import subscribe_pb2 as wire
 
 #: Says who reads in which batch of which query.
@@ -30,7 +30,7 @@ def join_query(ledger: Ledger, request: wire.JoinQueryRequest) -> wire.JoinQuery
     destination = ledger.state.destination_of(request.who.destination, request.who.destination_id)
     if request.who.incarnation and request.who.incarnation not in destination.consumers:
         raise planning.ended(destination, request.who)
-    check_batch(ledger.state, request, ())
+    check_batch(ledger, destination, request, ())
     join(ledger, destination, request)
     if is_new(ledger.state, request):
         read = {"destination": destination.number, "incarnation": request.who.incarnation, "run": request.who.run}
@@ -44,18 +44,19 @@ def is_new(state: State, reading: Reading) -> bool:
     return bool(reading.query_id) and (query is None or reading.batch_id not in query.reads)
 
 
-def check_batch(state: State, reading: Reading, serials: Iterable[int]) -> None:
+def check_batch(ledger: Ledger, destination: Destination, reading: Reading, serials: Iterable[int]) -> None:
     """Refuses plans that were cut after the batch was first read: a sink may know its number, and pass over other rows in silence.
 
     That goes for all queues: where a query reads two, one of them may have been idle in the batch that the checkpoint lost.
 
     Raises:
         CheckpointTooOld: one was, or the batch may have been read so long ago that nobody knows.
-        LimitExceeded: the query is new, and there are too many.
+        LimitExceeded: the query is new, or reads a queue more, and there are too many.
     """
+    state = ledger.state
     query = state.queries.get(reading.query_id)
+    owners.check_room(state, reading.query_id, query is None or destination.number not in query.readers)
     if query is None:
-        check_room(state)
         return
     read = query.reads.get(reading.batch_id)
     if query.forgot(reading.batch_id, state.settings.kept_batches):
@@ -68,20 +69,6 @@ def check_batch(state: State, reading: Reading, serials: Iterable[int]) -> None:
             f"batch {reading.batch_id} of query {query.query_id} was read before with other rows of queue {reading.who.destination!r}: the "
             "checkpoint lost its last batches, and what was written under this number would not be written again. Start the query with a "
             "new checkpoint"
-        )
-
-
-def check_room(state: State) -> None:
-    """Refuses a query that would be one too many.
-
-    Raises:
-        LimitExceeded: `queries_max` are known, and all of them still read or write.
-    """
-    limit = state.settings.queries_max
-    if len(state.queries) >= limit and not owners.idle_queries(state):
-        raise LimitExceeded(
-            f"{len(state.queries)} queries are known that hold rows or have committed some, the limit is {limit} (queries_max): end those "
-            "whose checkpoints are gone with `mq consumers release`, or raise the limit"
         )
 
 

@@ -33,6 +33,11 @@ class Query:
     fenced_through: int | None = None
     committed: int | None = None
 
+    @property
+    def ends(self) -> int:
+        """How many queues it reads and targets it writes, as far as they are remembered."""
+        return len(self.readers) + len(self.epochs)
+
     def epoch(self, target: str | None) -> int:
         """Returns the lowest epoch that may still write to `target`; None asks for all targets."""
         if target is None:

@@ -13,7 +13,7 @@ from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
-from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown, StoreFull, UnknownDestination, WrongBroker
+from mq_wire.errors import DataLost, InvalidRequest, LimitExceeded, OffsetsUnknown, StoreFull, UnknownDestination, WrongBroker
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
@@ -55,7 +55,9 @@ def _return_unread(ledger: Ledger, run: int) -> None:
 def watch_runs(ledger: Ledger) -> None:
     """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker started."""
     state = ledger.state
-    for run in {c.run for d in state.by_number.values() for c in d.consumers.values()} - state.held_runs:
+    silent = {c.run for d in state.by_number.values() for c in d.consumers.values()} - state.held_runs
+    state.silent_runs = {run: since for run, since in state.silent_runs.items() if run in silent}
+    for run in silent:
         since = state.silent_runs.setdefault(run, ledger.monotonic_us)
         if ledger.monotonic_us - since >= state.settings.run_grace_us:
             _return_unread(ledger, run)
@@ -76,8 +78,8 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
         for consumer in destination.consumers.values():
             if not consumer.keeps or consumer.run in state.held_runs:
                 continue
-            since = alone[consumer.incarnation] = state.kept_since.get(consumer.incarnation, ledger.now_us)
-            if ledger.now_us - since >= limit:
+            since = alone[consumer.incarnation] = state.kept_since.get(consumer.incarnation, ledger.monotonic_us)
+            if ledger.monotonic_us - since >= limit:
                 ledger.record(
                     plans_forgotten={
                         "destination": destination.number,
@@ -186,6 +188,7 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
         OffsetsUnknown: beyond all that was ever assigned.
         CheckpointTooOld: cut after this batch was first read, so that its number stands for other rows.
         SharedRange: another consumer of this queue is read in the same query.
+        LimitExceeded: too many queries, or too many batches that read one plan.
     """
     opened = command.open
     if opened.browse:
@@ -204,7 +207,8 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
         for plan in plans:
             check_kept(destination, opened.partition, _asked_of(plan, opened))
     if opened.query_id:
-        queries.check_batch(ledger.state, opened, [past.serial for past in lost] + [plan.serial for plan in plans])
+        queries.check_batch(ledger, destination, opened, [past.serial for past in lost] + [plan.serial for plan in plans])
+        _check_batches(ledger.state, consumer, plans, opened)
         queries.join(ledger, destination, opened)
     _note_read(ledger, consumer, plans, opened, destination)
     return [view for plan in plans for view in _views(ledger.state, destination, plan, opened)]
@@ -230,6 +234,22 @@ def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> list[Past]:
     if not opened.accept_data_loss and (lost or opened.first < floor):
         raise DataLost(_not_kept(asked, consumer))
     return lost
+
+
+def _check_batches(state: State, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch) -> None:
+    """Refuses to read one plan in ever more batches: a checkpoint gives it one.
+
+    Raises:
+        LimitExceeded: as many have read it as are remembered.
+    """
+    batch, limit = (opened.query_id, opened.batch_id), state.settings.batches_per_plan_max
+    for plan in plans:
+        if batch not in plan.batches and len(plan.batches) >= limit:
+            raise LimitExceeded(
+                f"what consumer {consumer.label!r} planned last was read in {limit} batches, and batch {opened.batch_id} of query "
+                f"{opened.query_id} would be one more: read one plan in one batch. Acknowledge it, or release the consumer with "
+                "`mq consumers release`"
+            )
 
 
 def _note_read(ledger: Ledger, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch, destination: Destination) -> None:

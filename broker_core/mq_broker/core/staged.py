@@ -23,6 +23,17 @@ class StagedFrame:
     priorities: int | np.ndarray
 
 
+def bare(what: Staged) -> Staged:
+    """Returns what a batch has of its own: the rest, which may be long, is the same in all of its set."""
+    return Staged(
+        destination=what.destination,
+        partition=what.partition,
+        records=what.records,
+        first_sequence=what.first_sequence,
+        records_crc=what.records_crc,
+    )
+
+
 @dataclass(slots=True)
 class StagedSet:
     """What one write() call has sent under its random token. The duplicate audit has the token's scope."""
@@ -82,6 +93,8 @@ class StagedSets:
 
     rows: int = 0
     size_bytes: int = 0
+    #: Batches of all sets.
+    batches: int = 0
     #: Destination number -> rows staged for it.
     rows_of: Counter[int] = field(default_factory=Counter)
     queries: dict[str, QueryStaged] = field(default_factory=dict)
@@ -138,6 +151,7 @@ class StagedSets:
     def _count(self, held: StagedSet, frame: StagedFrame, sign: int) -> None:
         rows, size, number = sign * frame.entry.records.rows, sign * frame.place.size, frame.entry.destination
         known = self.queries[held.query_id]
+        self.batches += sign
         known.rows, known.size_bytes = known.rows + rows, known.size_bytes + size
         self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size
         self.rows_of[number] += rows

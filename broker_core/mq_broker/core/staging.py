@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mq_broker.core import owners
 from mq_broker.core.commands import Publish
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
@@ -41,11 +42,16 @@ def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) 
     """Returns a number above all that were ever given: for writers of batches, and for runs.
 
     A request that names a query ends that query's older writers to the target at once: what they staged is discarded.
+
+    Raises:
+        LimitExceeded: the query, or its target, is new, and there are too many.
     """
     epoch = ledger.state.epoch + 1
+    target = request.target if request is not None and request.HasField("target") else None
+    if request is not None and request.query_id:
+        _check_query(ledger.state, request.query_id, {target})
     ledger.record(epoch_taken={"epoch": epoch})
     if request is not None and request.query_id:
-        target = request.target if request.HasField("target") else None
         ledger.record(staged_discarded={"query_id": request.query_id, "target": target, "epochs_below": epoch, "older": True})
     return produce.TakeEpochResponse(epoch=epoch)
 
@@ -56,7 +62,8 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     Raises:
         EpochFenced: a newer writer of this query is at work, or what the batch read was given to somebody else.
         StagedSetUnknown: the set was committed or discarded in the meantime.
-        LimitExceeded: it would be one open set more than `staged_sets_max`.
+        LimitExceeded: it would be one open set more than `staged_sets_max`, one batch more than `staged_batches_max`, or the query, or its
+            target, is new, and there are too many.
     """
     header, staged = command.header, command.header.staged
     if header.skip:
@@ -68,6 +75,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     if held is not None and _seen_before(held, header, command.records_crc, (destination.number, header.partition)):
         receipt.duplicates = header.rows
         return receipt
+    _check_batches(ledger.state)
     entry = Staged(
         token=staged.token,
         destination=destination.number,
@@ -121,9 +129,26 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
             f"{len(state.staged)} staged sets are open, the limit (staged_sets_max) is {state.settings.staged_sets_max}: see "
             "`mq staged list`, free what nobody will commit with `mq staged discard`, write with fewer tasks, or raise the limit"
         )
+    if staged.query_id and staged.epoch > newest:
+        _check_query(state, staged.query_id, {target})
     if older:
         ledger.record(staged_discarded={"query_id": staged.query_id, "target": target, "epochs_below": staged.epoch, "older": True})
     return None
+
+
+def _check_query(state: State, query_id: str, targets: Iterable[str | None]) -> None:
+    """Refuses writers' epochs of a query, or of targets, that would be too many to remember."""
+    known = state.queries.get(query_id)
+    owners.check_room(state, query_id, sum(known is None or target not in known.epochs for target in targets))
+
+
+def _check_batches(state: State) -> None:
+    batches, limit = state.staged.batches, state.settings.staged_batches_max
+    if batches >= limit:
+        raise LimitExceeded(
+            f"the staged sets have {batches} batches, the limit (staged_batches_max) is {limit}: see `mq staged list`, commit, free what "
+            "nobody will commit with `mq staged discard`, write larger batches, or raise the limit"
+        )
 
 
 def _target_of(staged: produce.StagedSet) -> str | None:
@@ -158,7 +183,7 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
         CheckpointTooOld: a lower version than the one committed last.
         BatchMismatch: the same version with another number of rows, or from another query.
         StagedSetUnknown: a set is not there, or does not hold the rows that its writer counted. Nothing is committed.
-        LimitExceeded: a new owner, and as many are remembered as may be.
+        LimitExceeded: a new owner or query, and as many are remembered as may be.
     """
     state = ledger.state
     query_id = _committing_query(request)
@@ -178,6 +203,8 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
         raise EpochFenced(
             f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused"
         )
+    if query:
+        _check_query(state, query, {held.target for held in sets if held.query_id == query})
     tokens = [held.token for held in sets]
     if tokens or request.owner:
         ledger.record(

@@ -52,6 +52,8 @@ class State:
     staged: StagedSets = field(default_factory=StagedSets)
     markers: Markers = field(default_factory=Markers)
     queries: dict[str, Query] = field(default_factory=dict)
+    #: Queues that they read and targets that they write, of all of them.
+    query_ends: int = 0
     #: Plans of all consumers, ever: tells whether a plan was cut before a batch was first read or after.
     plans_cut: int = 0
 
@@ -62,6 +64,8 @@ class State:
     silent_runs: dict[int, int] = field(default_factory=dict)
     #: Since when consumers that have acknowledged everything are without a run that is held, by incarnation.
     kept_since: dict[bytes, int] = field(default_factory=dict)
+    #: No query was idle when room for another one was looked for, and nothing has changed since that could have made one idle.
+    is_crowded: bool = False
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
     pins: Counter[int] = field(default_factory=Counter)
     totals: Totals = field(default_factory=Totals)

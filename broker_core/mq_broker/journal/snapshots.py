@@ -30,6 +30,8 @@ from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFu
 
 #: After so many snapshots a pack is written anew even though nothing in it has changed.
 PACK_AGE_MAX: Final = 64
+#: The largest part that is written: far less than any reader takes (parsers end at 2 GiB, a frame at 4 GiB).
+PART_BYTES_MAX: Final = 64 << 20
 #: Buffers of this size together go to the disk in one write.
 _WRITE_BYTES: Final = 1 << 20
 #: What a part takes in the manifest, about.
@@ -156,7 +158,7 @@ class SnapshotStore:
             StoreFull: no room.
             StorageFailed: a write or sync failed.
             JournalDamaged: an unchanged part that had to be copied is rotten: write all parts anew.
-            InternalError: a key twice, or one to keep that the newest snapshot does not have.
+            InternalError: a key twice, one to keep that the newest snapshot does not have, or a part of more than `PART_BYTES_MAX`.
         """
         number = self._last_number + 1
         self._last_number = number
@@ -167,7 +169,7 @@ class SnapshotStore:
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start finds either state, each whole.
+            # Behind the name of a manifest stands a sync alone, and a failed sync is final: the next start may find either state, each whole.
             if error.errno in _FULL and manifest_name(number) not in self._disk.list_names():
                 self._remove_aside(number)
                 raise StoreFull(
@@ -203,6 +205,11 @@ class SnapshotStore:
             for key, body in chain(parts, self._copies(copied)):
                 if key in places:
                     raise InternalError(f"part {key!r} of snapshot {number} is given twice: written or kept, not both")
+                if len(body) > PART_BYTES_MAX:
+                    raise InternalError(
+                        f"part {key!r} of snapshot {number} has {len(body)} bytes, the limit is {PART_BYTES_MAX}: it must be cut into "
+                        "pieces; nothing was written"
+                    )
                 places[key] = writer.add(key, body)
             writer.flush()
             file.sync()

@@ -28,7 +28,7 @@ from mq_broker.repair.replay import Replay
 from mq_wire.errors import JournalDamaged
 
 #: What is forgotten of unnamed producers is the running broker's business.
-_SETTINGS: Final = Settings(anonymous_producers_max=1 << 31, queries_max=1 << 31)
+_SETTINGS: Final = Settings(anonymous_producers_max=1 << 31, queries_max=1 << 31, query_ends_max=1 << 31)
 
 
 class _NoSink:

@@ -152,12 +152,17 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
 def _move_staged(inspection: Inspection, journal: Journal) -> None:
     """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order, stays as it is."""
     broker = inspection.broker
-    frames_there = [frame for held in broker.state.staged.values() for frame in held.frames if frame.place.segment in inspection.damaged]
-    for frame in frames_there:
+    there = [
+        (token, frame)
+        for token, held in broker.state.staged.items()
+        for frame in held.frames
+        if frame.place.segment in inspection.damaged
+    ]
+    for token, frame in there:
         body = journal.body(Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc))
         copied = Staged()
         copied.CopyFrom(frame.entry)
-        copied.moved = True
+        copied.token, copied.moved = token, True
         room = frame_bytes(copied.ByteSize() + _HEADER_ROOM, body.size)
         if not journal.fits(room):
             journal.commit()

@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array, range_bitmap
@@ -251,7 +252,7 @@ class Replay:
         if what.plan > consumer.next_plan:
             end = consumer.next | {given.partition: given.first for given in what.assignments}
             consumer.add(Plan(what.plan - 1, what.run, entry.time_us, {}, end, returned=True))
-        plan = apply.plan_of(what, entry.time_us, consumer.next)
+        plan = plan_of(what, entry.time_us, consumer.next)
         self.state.plans_cut += 1
         plan.serial = self.state.plans_cut
         self.state.dirty.add(("broker",))

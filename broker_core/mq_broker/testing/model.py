@@ -39,6 +39,7 @@ class Model:
     kept_range_ttl_us: int = 24 * 3600 * 1_000_000
     kept_boundaries: int = 100
     kept_batches: int = 100
+    kept_returned: int = 100
     kept_ended: int = 1000
     identities: int = 0
     created: int = 0

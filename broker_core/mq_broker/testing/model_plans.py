@@ -47,7 +47,15 @@ def _return_unread(model: Model, run: int) -> None:
     for destination in model.destinations.values():
         for consumer in destination.consumers.values():
             if consumer.run == run:
-                give_back(consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+                give_back_unread(model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+
+
+def give_back_unread(model: Model, consumer: Consumer, plans: list[Plan]) -> None:
+    """Of plans that were given back and never opened the last ones are known."""
+    if plans:
+        give_back(consumer, plans)
+        for plan in [plan for plan in consumer.kept() if plan.returned and not plan.used][: -model.kept_returned]:
+            plan.dropped = True
 
 
 def give_back(consumer: Consumer, plans: list[Plan], blame: bool = False) -> None:
@@ -78,7 +86,8 @@ def choose(destination: Destination, rows: int, below: dict[int, int] | None = N
 def _locate(consumer: Consumer, positions: dict[int, int]) -> int:
     asked = {partition: number for partition, number in positions.items() if number}
     for number in range(len(consumer.plans), consumer.unknown - 1, -1):
-        if consumer.boundary(number) == asked:
+        is_known = number == consumer.unknown or not consumer.plans[number - 1].dropped
+        if is_known and consumer.boundary(number) == asked:
             return number
     if any(number > consumer.next.get(partition, 0) for partition, number in asked.items()):
         raise OffsetsUnknown(str(asked))
@@ -156,7 +165,7 @@ def plan(
                 _check_one_queue(model, destination, consumer)
                 kept = known.number > consumer.forgotten and not known.returned
                 return consumer.incarnation, known.end, known.count if kept else 0
-        give_back(consumer, [known for known in later if known.pending])
+        give_back_unread(model, consumer, [known for known in later if known.pending])
     before = [c for c in destination.consumers.values() if name and c.name == name]
     if consumer is None and before:
         consumer = _mint(model, destination, name, run, before[0])
@@ -203,7 +212,9 @@ def _acknowledge(model: Model, consumer: Consumer, through: int) -> int:
 def _forget(model: Model, consumer: Consumer, through: int) -> None:
     """Rows of plans up to `through` are let go; of those before, the last boundaries are known."""
     consumer.forgotten = max(through, consumer.forgotten)
-    consumer.unknown = max(consumer.forgotten - model.kept_boundaries, consumer.unknown)
+    past = consumer.past()
+    if len(past) > model.kept_boundaries:
+        consumer.unknown = past[-model.kept_boundaries - 1].number
 
 
 def forget_kept(model: Model, now_us: int, short: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mq_broker.testing.model import Model
-from mq_broker.testing.model_plans import destination_of, end_consumer, ended, give_back
+from mq_broker.testing.model_plans import destination_of, end_consumer, ended, give_back_unread
 from mq_broker.testing.model_staging import last_committed
 from mq_broker.testing.model_state import Destination, Plan, Row
 from mq_wire.errors import CheckpointTooOld, DataLost, InvalidRequest, OffsetsUnknown, SharedRange
@@ -114,7 +114,7 @@ def _refuse(model: Model, destination: Destination, first: bytes, second: bytes)
     if any(consumer.acknowledged for consumer in both):
         if first != second and second in destination.consumers:
             consumer = destination.consumers[second]
-            give_back(consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+            give_back_unread(model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
     else:
         for consumer in both:
             end_consumer(model, destination, consumer, b"", shared=True)

@@ -93,6 +93,8 @@ class Plan:
     batches: set[tuple[str, int]] = field(default_factory=set)
     serial: int = 0
     committed: bool = False
+    #: Given back unread so long ago that nobody knows where it ended.
+    dropped: bool = False
 
     @property
     def used(self) -> bool:
@@ -126,7 +128,11 @@ class Consumer:
         return self.plans[-1].end if self.plans else {}
 
     def kept(self) -> list[Plan]:
-        return self.plans[self.forgotten :]
+        return [plan for plan in self.plans[self.forgotten :] if not plan.dropped]
+
+    def past(self) -> list[Plan]:
+        """Returns those of which only the boundary is known."""
+        return [plan for plan in self.plans[self.unknown : self.forgotten] if not plan.dropped]
 
     def boundary(self, plan: int) -> dict[int, int]:
         return self.plans[plan - 1].end if plan else {}

@@ -572,16 +572,26 @@ class AuditPart(_message.Message):
     def __init__(self, producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., last_offset: _Optional[int] = ..., range_first: _Optional[_Iterable[int]] = ..., range_rows: _Optional[_Iterable[int]] = ..., range_crc: _Optional[_Iterable[int]] = ..., range_base: _Optional[_Iterable[int]] = ..., range_time_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowsPart(_message.Message):
-    __slots__ = ("ready", "attempts", "frames", "sparse")
+    __slots__ = ("ready", "attempts", "frames", "sparse", "more_attempts")
     READY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    MORE_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     ready: _containers.RepeatedCompositeFieldContainer[LaneRows]
     attempts: _containers.RepeatedScalarFieldContainer[bytes]
     frames: bytes
     sparse: _containers.RepeatedCompositeFieldContainer[SparseFrame]
-    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ...) -> None: ...
+    more_attempts: _containers.RepeatedCompositeFieldContainer[AttemptRows]
+    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., more_attempts: _Optional[_Iterable[_Union[AttemptRows, _Mapping]]] = ...) -> None: ...
+
+class AttemptRows(_message.Message):
+    __slots__ = ("level", "offsets")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    offsets: bytes
+    def __init__(self, level: _Optional[int] = ..., offsets: _Optional[bytes] = ...) -> None: ...
 
 class SparseFrame(_message.Message):
     __slots__ = ("base", "offsets")
@@ -650,7 +660,7 @@ class ConsumerPart(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., minted_by_run: _Optional[int] = ..., next_plan: _Optional[int] = ..., plans: _Optional[_Iterable[_Union[PlanPart, _Mapping]]] = ..., next: _Optional[_Mapping[int, int]] = ..., floor: _Optional[_Mapping[int, int]] = ..., minted_time_us: _Optional[int] = ..., acknowledged_plan: _Optional[int] = ...) -> None: ...
 
 class PlanPart(_message.Message):
-    __slots__ = ("planned", "time_us", "returned", "acknowledged", "opened_by_run", "read_by_run", "failed_attempts", "batches", "serial", "committed", "forgotten", "counts")
+    __slots__ = ("planned", "time_us", "returned", "acknowledged", "opened_by_run", "read_by_run", "failed_attempts", "batches", "serial", "committed", "forgotten", "counts", "emptied")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -670,6 +680,7 @@ class PlanPart(_message.Message):
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    EMPTIED_FIELD_NUMBER: _ClassVar[int]
     planned: Planned
     time_us: int
     returned: bool
@@ -682,7 +693,8 @@ class PlanPart(_message.Message):
     committed: bool
     forgotten: bool
     counts: _containers.ScalarMap[int, int]
-    def __init__(self, planned: _Optional[_Union[Planned, _Mapping]] = ..., time_us: _Optional[int] = ..., returned: bool = ..., acknowledged: bool = ..., opened_by_run: _Optional[int] = ..., read_by_run: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ..., serial: _Optional[int] = ..., committed: bool = ..., forgotten: bool = ..., counts: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    emptied: bool
+    def __init__(self, planned: _Optional[_Union[Planned, _Mapping]] = ..., time_us: _Optional[int] = ..., returned: bool = ..., acknowledged: bool = ..., opened_by_run: _Optional[int] = ..., read_by_run: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[QueryBatch, _Mapping]]] = ..., serial: _Optional[int] = ..., committed: bool = ..., forgotten: bool = ..., counts: _Optional[_Mapping[int, int]] = ..., emptied: bool = ...) -> None: ...
 
 class StagedPart(_message.Message):
     __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id", "last_time_us", "frames", "target")
