@@ -57,7 +57,7 @@ class BrokerConfig:
     run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
 
     kept_range_ttl_s: int = _setting(86_400, "acknowledged rows are kept so long for a checkpoint whose query is gone", 1)
-    consumers_max: int = _setting(100_000, "durable consumers of one destination, such as Spark queries", 1)
+    consumers_max: int = _setting(100_000, "durable consumers of all destinations together, such as Spark queries", 1)
     queries_max: int = _setting(100_000, "streaming queries that are known; those that neither hold nor commit anything go first", 1)
     query_ends_max: int = _setting(400_000, "queues that these queries read and targets that they write, all together", 1)
 

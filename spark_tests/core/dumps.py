@@ -53,6 +53,7 @@ def dump_broker(broker: Broker) -> Dump:
 
 def _check_counts(state: State) -> None:
     """What is counted as it comes and goes is the sum of what is there."""
+    assert state.consumers_total == sum(len(destination.consumers) for destination in state.by_number.values())
     assert state.query_ends == sum(len(q.readers) + len(q.epochs) for q in state.queries.values())
     sets, staged = list(state.staged.values()), state.staged
     assert staged.batches == sum(len(held.frames) for held in sets)

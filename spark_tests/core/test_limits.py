@@ -16,7 +16,7 @@ from mq_wire.errors import Busy, InvalidRequest, LimitExceeded, MqError
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest
 from mq_wire.v1.produce_pb2 import OpenProducerRequest, TakeEpochRequest
-from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, ReleaseConsumerRequest
+from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, PlanRequest, ReleaseConsumerRequest
 from spark_tests.core import commands
 from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.core.scenes import Query, Scene
@@ -191,6 +191,14 @@ def test_nobody_is_looked_for_twice_where_nobody_is_idle(monkeypatch: pytest.Mon
 def test_durable_consumers() -> None:
     scene = ready()
     fill(lambda n: planned(scene), 4, LimitExceeded, "consumers_max")
+    scene.handle(commands.publish("other", 0, ("c" * 32, 0), 0, [(b"v", 4)]))
+    run, elsewhere = scene.run(), PlanRequest(max_rows=1)
+    elsewhere.who.CopyFrom(commands.who("other", b"", "", b"", run))
+    with pytest.raises(LimitExceeded, match="the broker has 4 durable consumers"):
+        scene.handle(elsewhere)
+    checked(scene)
+    scene.handle(DeleteDestinationRequest(name="q"))
+    assert not scene.handle(elsewhere).idle
     checked(scene)
 
 

@@ -97,6 +97,18 @@ def test_a_folder_in_the_place_of_a_file_is_named(directory: pathlib.Path, name:
     assert (code, str(path) in err, len(err.splitlines())) == (2, True, 1), err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="has no file of the system that gives EIO")
+def test_what_the_device_does_not_give_back_is_named(directory: pathlib.Path) -> None:
+    """The first byte of a process's memory is never mapped: reading it is EIO, as with a bad sector."""
+    path = directory / "journal" / SEGMENT
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    line = as_broker(directory)
+    assert str(path) in line
+    assert "Input/output error" in line
+    assert "ddrescue" in line
+
+
 @needs_root
 def test_verify_writes_nothing_and_needs_no_right_to(elsewhere: pathlib.Path) -> None:
     """As another user, in folders that nobody may write to."""

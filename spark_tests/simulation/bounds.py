@@ -14,12 +14,12 @@ def check_bounds(state: State, history: History) -> None:
     if ends != state.query_ends:
         history.note(f"{ends} queues and targets of queries, {state.query_ends} are counted")
     sizes = [("queues and targets of queries", ends, settings.query_ends_max), ("queries", len(state.queries), settings.queries_max)]
+    sizes.append(("durable consumers", sum(len(destination.consumers) for destination in state.by_number.values()), settings.consumers_max))
     for query in state.queries.values():
         sizes.append((f"batches of query {query.query_id}", len(query.reads), settings.kept_batches))
         sizes.append((f"readers of query {query.query_id}", len(query.readers), settings.destinations_max))
     for destination in state.by_number.values():
         sizes.append((f"ended incarnations of {destination.name}", len(destination.ended), settings.kept_ended))
-        sizes.append((f"consumers of {destination.name}", len(destination.consumers), settings.consumers_max))
         for consumer in destination.consumers.values():
             plans = consumer.plans.values()
             given_back = sum(plan.emptied and not plan.used for plan in plans)

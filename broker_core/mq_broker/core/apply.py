@@ -86,6 +86,7 @@ def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: 
     del state.by_name[destination.name]
     state.is_crowded = False
     state.partitions_total -= len(destination.partitions)
+    state.consumers_total -= len(destination.consumers)
     for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
         if any(frame.entry.destination == what.destination for frame in held.frames):
             _drop_staged(state, token)
@@ -213,6 +214,7 @@ def _consumer(state: State, destination: int, incarnation: bytes) -> tuple[Desti
 def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
     destination = state.by_number[what.destination]
     destination.consumers[what.incarnation] = Consumer(what.consumer, what.incarnation, what.run, what.run, time_us)
+    state.consumers_total += 1
     state.dirty.add(("consumers", what.destination))
 
 
@@ -325,6 +327,7 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
         if not plan.returned:
             _let_go(state, what.destination, plan)
     del destination.consumers[what.incarnation]
+    state.consumers_total -= 1
     state.is_crowded = False
     destination.note_ended(what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended)
     state.dirty.add(("broker",))

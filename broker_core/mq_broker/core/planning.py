@@ -213,7 +213,7 @@ def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, th
 def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer:
     before = destination.consumer_named(who.consumer)
     if before is None:
-        _check_consumers(ledger.state, destination)
+        _check_consumers(ledger.state)
     incarnation = ledger.new_id()
     if before is not None:
         if who.run < before.run:
@@ -225,12 +225,12 @@ def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Co
     return destination.consumers[incarnation]
 
 
-def _check_consumers(state: State, destination: Destination) -> None:
+def _check_consumers(state: State) -> None:
     limit = state.settings.consumers_max
-    if len(destination.consumers) >= limit:
+    if state.consumers_total >= limit:
         raise LimitExceeded(
-            f"queue {destination.name!r} has {len(destination.consumers)} durable consumers, the limit is {limit} (consumers_max): end "
-            "those whose checkpoints are gone with `mq consumers release`, or give queries that begin anew each time a consumer name"
+            f"the broker has {state.consumers_total} durable consumers, the limit is {limit} (consumers_max): end those whose checkpoints "
+            "are gone with `mq consumers release`, or give queries that begin anew each time a consumer name"
         )
 
 

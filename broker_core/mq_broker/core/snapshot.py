@@ -237,6 +237,7 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
         _restore_rows(state.by_number[int(which[0])].partitions[int(which[1])], store.RowsPart.FromString(body))
     for which, body in _in_order(by_kind.pop("consumers", [])):
         consumer_parts.restore(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
+    state.consumers_total = sum(len(destination.consumers) for destination in state.by_number.values())
     for _, body in _in_order(by_kind.pop("staged", [])):
         _restore_staged(state, store.StagedPart.FromString(body))
     if by_kind:

@@ -51,6 +51,8 @@ class State:
     producers: dict[str, int] = field(default_factory=dict)
     staged: StagedSets = field(default_factory=StagedSets)
     markers: Markers = field(default_factory=Markers)
+    #: Durable consumers of all destinations.
+    consumers_total: int = 0
     queries: dict[str, Query] = field(default_factory=dict)
     #: Queues that they read and targets that they write, of all of them.
     query_ends: int = 0
