@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,14 @@ from spark_tests.core.worlds import ListWorld, ReadRow
 
 PARTITIONS = 2
 SETTINGS = Settings(
-    default_partitions=PARTITIONS, anonymous_producers_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4, kept_returned=2
+    default_partitions=PARTITIONS,
+    anonymous_producers_max=2,
+    kept_boundaries=3,
+    kept_batches=3,
+    kept_ended=4,
+    kept_returned=2,
+    deliveries_of_a_turn=3,
+    outbox_batches=4,
 )
 UNNAMED = ["a" * 32, "b" * 32, "c" * 32]
 BYTES = 1 << 40
@@ -94,14 +102,18 @@ class BothSides(RuleBasedStateMachine):
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Lets rows go, and checks each of them."""
+        """Lets rows go, and checks each of them. What an outbox had no room for follows when what was in it is sent."""
         self.world.dispatch()
-        for number, view in self.arrived:
+        while self.arrived:
+            unsent = Counter(box[0] for box, _ in self.arrived)
+            assert max(unsent.values()) <= SETTINGS.outbox_batches, f"deliveries that no outbox has room for: {unsent}"
+            number, view = self.arrived.pop(0)
             for row in self.world.read(view, batch_rows_max=5):
                 known = self.model.deliver(number[0], row.partition, row.offset)
                 self.check_row(row, known, known.attempts + 1)
             self.world.handle(ReleaseView(view))
-        self.arrived.clear()
+            if not self.arrived:
+                self.world.dispatch()
         self.model.check_dispatched()
 
     @staticmethod

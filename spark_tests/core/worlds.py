@@ -87,7 +87,8 @@ class ListWorld:
 
     def dispatch(self) -> None:
         self.settle()
-        self.broker.dispatch(self.now_us)
+        while self.broker.dispatch(self.now_us):
+            pass
 
     def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> list[ReadRow]:
         return rows_of([*self._reader.read(view, columns, batch_rows_max, start_row)], view.partition)

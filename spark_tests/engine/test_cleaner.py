@@ -51,7 +51,8 @@ class Instance:
     def turn(self, *commands: object) -> list[object]:
         replies = [self.broker.handle(command, self.now_us) for command in commands]
         self.journal.commit()
-        self.broker.dispatch(self.now_us)
+        while self.broker.dispatch(self.now_us):
+            pass
         self.now_us += 1000
         return replies
 

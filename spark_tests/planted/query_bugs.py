@@ -192,7 +192,7 @@ SINK: Final = (
                 base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)
                 partition.ready.add_rows(base, body.priorities, what.records.rows)
                 _touch(state, what.destination, what.partition, base, base + what.records.rows)
-                state.stirred.add(destination.name)
+                state.stir(destination.name)
                 """,
             ),
             Change(apply._staged_committed, "for frame in held.frames:", "for frame in ():"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import admin, apply, publishing, sessions
+from mq_broker.core import admin, apply, publishing, sessions, views
 from mq_broker.core.audit import Audit
 from mq_broker.core.destination import Partition
 from mq_broker.core.lanes import Lanes
 from mq_broker.core.selection import Selection
-from mq_broker.core.session import Session
+from mq_broker.core.session import Outbox, Session
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.rows import RowReader
 from spark_tests.planted.mutation import Bug, Change
@@ -219,9 +219,27 @@ DELIVERIES: Final = (
         "model",
     ),
     Bug(
+        "what a slice leaves is forgotten",
+        "rows beyond the deliveries of one turn wait until something else happens to their queue",
+        (Change(sessions._dispatch, "ledger.state.stir(destination.name, news=False)", "pass"),),
+        "model",
+    ),
+    Bug(
+        "an outbox without a bound",
+        "everything that is ready is given to a consumer at once, whether it reads or not",
+        (Change(Outbox.put, "self.is_full = self.batches >= self.batches_max or self.bytes >= self.bytes_max", "pass"),),
+        "model",
+    ),
+    Bug(
+        "an outbox that has room again is not looked at",
+        "a consumer that was slow once gets nothing more",
+        (Change(views.release_view, "state.stir(session.destination, news=False)", "pass"),),
+        "model",
+    ),
+    Bug(
         "a question is answered before the rows",
         "who asks whether there is nothing is told so at once, while what is ready for it has not left",
-        (Change(sessions.ask, "state.asked.append((session, command.request_id))", "session.tell(Asked(request_id=command.request_id))"),),
+        (Change(sessions.ask, "session.questions.append(command.request_id)", "session.tell(Asked(request_id=command.request_id))"),),
         "simulation",
     ),
     Bug(

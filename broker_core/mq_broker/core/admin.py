@@ -107,7 +107,7 @@ def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.Del
             f"destination {request.name!r} was deleted, and what was in it is gone: make a new consumer when it is there again"
         )
         state.farewells.append((session, why))
-        state.stirred.add(destination.name)
+        state.stir(destination.name)
     return admin.DeleteDestinationResponse()
 
 

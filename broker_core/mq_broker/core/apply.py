@@ -109,7 +109,7 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
     partition.ready.add_rows(base, body.priorities, records.rows)
     partition.audit.record(what.producer_id, what.epoch, Range(what.first_sequence, records.rows, what.records_crc, base, time_us))
     _touch(state, what.destination, what.partition, base, base + records.rows)
-    state.stirred.add(destination.name)
+    state.stir(destination.name)
 
 
 def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
@@ -159,7 +159,7 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
             partition.ready.add_rows(base, frame.priorities, records.rows)
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
-            state.stirred.add(destination.name)
+            state.stir(destination.name)
     if what.owner:
         owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows, what.query_id, time_us))
         if query := owners.query_of(what.owner):
@@ -239,7 +239,7 @@ def _give_back(state: State, destination: Destination, plan: Plan, charge: int) 
             partition.charge(selection.offsets(), charge)
         _touch_rows(state, destination.number, number, selection)
     plan.returned, plan.emptied, plan.assignments = True, True, {}
-    state.stirred.add(destination.name)
+    state.stir(destination.name)
 
 
 def _forget(state: State, destination: Destination, plan: Plan) -> None:

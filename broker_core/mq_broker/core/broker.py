@@ -109,10 +109,10 @@ class Broker:
         self.ledger.began = self.ledger.entries
         return _HANDLERS[type(request)](self.ledger, request)
 
-    def dispatch(self, now_us: int) -> None:
-        """Hands rows to connected consumers. To be called after the sync."""
+    def dispatch(self, now_us: int) -> bool:
+        """Hands rows to connected consumers. To be called after the sync; returns whether it is to be called again."""
         self.ledger.now_us = now_us
-        sessions.dispatch(self.ledger)
+        return sessions.dispatch(self.ledger)
 
     def replay(self, header: bytes | memoryview, body: pa.Buffer | None, place: Any) -> None:
         """Applies one entry of the journal at recovery.

@@ -51,6 +51,9 @@ class RowsView:
     attempts: tuple[BitMap64, ...] = ()
     #: Segments that must not be recycled while this view is read; give it back with `ReleaseView`.
     pins: frozenset[int] = frozenset()
+    #: The session whose outbox it is in, until it is given back, and its estimated bytes there.
+    session: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +197,9 @@ class Settings:
     kept_batches: int = 100
     #: Incarnations of a destination that ended and are known.
     kept_ended: int = 1000
+    #: Deliveries of one turn, of all sessions together; the others follow in the next turns, behind what has arrived in the meantime.
+    deliveries_of_a_turn: int = 128
+    #: What a session is given before it has sent it: estimated bytes, and batches as it sends them.
+    outbox_bytes: int = 16 << 20
+    outbox_batches: int = 256
     version: str = field(default="0")

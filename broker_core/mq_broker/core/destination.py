@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core.audit import Audit
 from mq_broker.core.consumer import Consumer, Plan
-from mq_broker.core.lanes import Lanes
+from mq_broker.core.lanes import Lanes, Ready
 from mq_broker.core.log import PartitionLog
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
@@ -79,6 +79,12 @@ class Destination:
     #: Incarnations that ended, the last ones, oldest first.
     ended: dict[bytes, Ended] = field(default_factory=dict)
     sessions: dict[int, Session] = field(default_factory=dict)
+    #: What is ready, of all partitions together.
+    ready: Ready = field(default_factory=Ready)
+
+    def __post_init__(self) -> None:
+        for number, partition in enumerate(self.partitions):
+            partition.ready.join(self.ready, number)
 
     def note_ended(self, incarnation: bytes, how: Ended, ended_max: int) -> None:
         """Remembers that an incarnation is over, and forgets those that ended long before."""
@@ -102,7 +108,7 @@ class Destination:
         return sum(partition.log.next_offset for partition in self.partitions)
 
     def ready_rows(self) -> int:
-        return sum(partition.ready.rows for partition in self.partitions)
+        return sum(self.ready.counts)
 
     def assigned_rows(self) -> int:
         held = sum(session.held_rows for session in self.sessions.values())

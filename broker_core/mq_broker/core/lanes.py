@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,14 +12,49 @@ from mq_broker.core.selection import Lane, Selection
 from mq_wire.limits import PRIORITIES
 
 
+class Ready:
+    """What is ready in all partitions of a destination: how many rows of each priority, and in which partitions. Never summed up."""
+
+    __slots__ = ("counts", "partitions")
+
+    def __init__(self) -> None:
+        self.counts = [0] * PRIORITIES
+        self.partitions: list[set[int]] = [set() for _ in range(PRIORITIES)]
+
+    def in_turn(self, priority: int, first: int) -> list[int]:
+        """Returns the partitions that have rows of a priority, from `first` on and around."""
+        numbers = sorted(self.partitions[priority])
+        at = bisect.bisect_left(numbers, first)
+        return numbers[at:] + numbers[:at]
+
+
 class Lanes:
     """Ten bitmaps and their sizes: the size of a Roaring bitmap is not free, and dispatch asks for it all the time."""
 
-    __slots__ = ("counts", "offsets")
+    __slots__ = ("_all", "_partition", "counts", "offsets")
 
     def __init__(self) -> None:
         self.offsets = [BitMap64() for _ in range(PRIORITIES)]
         self.counts = [0] * PRIORITIES
+        self._all: Ready | None = None
+        self._partition = 0
+
+    def join(self, all_: Ready, partition: int) -> None:
+        """Counts these rows, now and later, as those of one partition of a destination."""
+        self._all, self._partition = all_, partition
+        counts, self.counts = self.counts, [0] * PRIORITIES
+        for priority, rows in enumerate(counts):
+            self._count(priority, rows)
+
+    def _count(self, priority: int, rows: int) -> None:
+        before = self.counts[priority]
+        after = self.counts[priority] = before + rows
+        if self._all is not None:
+            self._all.counts[priority] += rows
+            if not before and after:
+                self._all.partitions[priority].add(self._partition)
+            elif before and not after:
+                self._all.partitions[priority].remove(self._partition)
 
     @property
     def rows(self) -> int:
@@ -27,7 +63,7 @@ class Lanes:
     def add_range(self, priority: int, start: int, stop: int) -> None:
         """Adds offsets [start, stop), none of which is there."""
         self.offsets[priority].add_range(start, stop)
-        self.counts[priority] += stop - start
+        self._count(priority, stop - start)
 
     def add_rows(self, base: int, priorities: int | np.ndarray, rows: int) -> None:
         """Adds offsets base, base + 1 ..., each to the lane of its priority."""
@@ -37,19 +73,19 @@ class Lanes:
         present = np.bincount(priorities, minlength=PRIORITIES)
         for priority in np.flatnonzero(present).tolist():
             self.offsets[priority].update(BitMap64(np.flatnonzero(priorities == priority).astype(np.uint64) + np.uint64(base)))
-            self.counts[priority] += int(present[priority])
+            self._count(priority, int(present[priority]))
 
     def add(self, lanes: Iterable[Lane]) -> None:
         """Adds rows that came back."""
         for priority, offsets in lanes:
             self.offsets[priority] |= offsets
-            self.counts[priority] += len(offsets)
+            self._count(priority, len(offsets))
 
     def remove(self, lanes: Iterable[Lane]) -> None:
         """Removes rows, all of which are there."""
         for priority, offsets in lanes:
             self.offsets[priority] -= offsets
-            self.counts[priority] -= len(offsets)
+            self._count(priority, -len(offsets))
 
     def discard(self, offsets: BitMap64) -> None:
         """Removes what of `offsets` is there, whatever its priority."""
@@ -58,7 +94,7 @@ class Lanes:
                 common = self.offsets[priority].intersection_cardinality(offsets)
                 if common:
                     self.offsets[priority] -= offsets
-                    self.counts[priority] -= common
+                    self._count(priority, -common)
 
     def head(self, priority: int, rows: int, below: int | None = None) -> BitMap64:
         """Returns the first `rows` offsets of a lane, of those under `below`; they stay where they are."""

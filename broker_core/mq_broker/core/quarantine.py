@@ -42,7 +42,7 @@ def quarantine_frames(
         ledger.state.damage_found = True
         for session in destination.sessions.values():
             session.drop(number, lost, index)
-        ledger.state.stirred.add(destination.name)  # its credit may have come back
+        ledger.state.stir(destination.name)  # its credit may have come back
     return lost
 
 

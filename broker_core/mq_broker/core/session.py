@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyroaring import BitMap64
 
@@ -14,6 +15,46 @@ from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection
 from mq_wire.errors import MqError
 from mq_wire.v1.consume_pb2 import Asked
+
+
+#: Deliveries whose order is remembered one by one; the older half of more of them is taken together.
+_DELIVERIES_MAX: Final = 4096
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What a session was given and has not sent. Batches are counted as it sends them, bytes are estimated. A full one must be half empty
+    before it takes more, so that not every batch that leaves is followed by a look for another one.
+    """
+
+    batches_max: int
+    bytes_max: int
+    batches: int = 0
+    bytes: int = 0
+    is_full: bool = False
+
+    @property
+    def batches_left(self) -> int:
+        return self.batches_max - self.batches
+
+    @property
+    def delivery_bytes_max(self) -> int:
+        """One delivery takes no more than this: the next ones are on their way while it is sent."""
+        return self.bytes_max // 4
+
+    def put(self, batches: int, size_bytes: int) -> None:
+        self.batches += batches
+        self.bytes += size_bytes
+        self.is_full = self.batches >= self.batches_max or self.bytes >= self.bytes_max
+
+    def take(self, batches: int, size_bytes: int) -> bool:
+        """Returns whether there is room again since this was sent."""
+        self.batches -= batches
+        self.bytes -= size_bytes
+        if not self.is_full or self.batches > self.batches_max // 2 or self.bytes > self.bytes_max // 2:
+            return False
+        self.is_full = False
+        return True
 
 
 @dataclass(slots=True)
@@ -27,6 +68,7 @@ class Session:
     credit_bytes: int
     deliver: Callable[[RowsView], None]
     tell: Callable[[Asked | MqError], None]
+    outbox: Outbox
     #: What it says of itself, and where it came from: for operators.
     client: str = ""
     peer: str = ""
@@ -37,6 +79,8 @@ class Session:
     delivered: deque[tuple[int, Selection]] = field(default_factory=deque)
     #: Whose turn it is among the partitions.
     turn: int = 0
+    #: Of `Ask`, not answered yet. Bounded by who submits them.
+    questions: deque[int] = field(default_factory=deque)
 
     def wants_rows(self) -> bool:
         return self.credit_rows > 0 and self.credit_bytes > 0
@@ -47,7 +91,31 @@ class Session:
         self.held_rows += selection.rows
         self.credit_rows -= selection.rows
         self.credit_bytes -= size_bytes
+        self.outbox.put(self._batches(selection.rows), size_bytes)
         self.delivered.append((partition, selection))
+        if len(self.delivered) > _DELIVERIES_MAX:
+            self._shorten_delivered()
+
+    def sent(self, rows: int, size_bytes: int) -> bool:
+        """A delivery has left the outbox; returns whether that has room again."""
+        return self.outbox.take(self._batches(rows), size_bytes)
+
+    def _batches(self, rows: int) -> int:
+        return -(-rows // self.batch_rows_max)
+
+    def _shorten_delivered(self) -> None:
+        """Takes the older half together, by partition and priority: which of *these* rows was seen before which is not known any more."""
+        rows: dict[int, dict[int, BitMap64]] = {}
+        for _ in range(_DELIVERIES_MAX // 2):
+            partition, selection = self.delivered.popleft()
+            lanes = rows.setdefault(partition, {})
+            for priority, offsets in selection.lanes:
+                if priority in lanes:
+                    lanes[priority] |= offsets
+                else:
+                    lanes[priority] = offsets.copy()
+        together = [(partition, Selection.of(sorted(lanes.items(), reverse=True))) for partition, lanes in sorted(rows.items())]
+        self.delivered.extendleft(reversed(together))
 
     def missing(self, partition: int, offsets: BitMap64) -> BitMap64:
         """Returns those of `offsets` that this session does not hold."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap64
@@ -13,7 +14,7 @@ from mq_broker.core.commands import Acknowledge, AddCredit, Ask, CloseSession, O
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection, ranges_bitmap
-from mq_broker.core.session import Session
+from mq_broker.core.session import Outbox, Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
 from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, StoreFull, UnknownDestination
@@ -22,6 +23,8 @@ from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened
 
 #: Rows that one session gets before the next one has its turn.
 TURN_ROWS = 65_536
+#: Who wants small batches is given more at a time where very many rows are ready: the part of what is its share that it gets at once.
+_SHARES: Final = 64
 #: What is kept of a client's word about itself.
 CLIENT_CHARACTERS = 200
 
@@ -38,12 +41,13 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
         opened.credit.bytes,
         command.deliver,
         command.tell,
+        Outbox(state.settings.outbox_batches, state.settings.outbox_bytes),
         opened.client[:CLIENT_CHARACTERS],
         command.peer,
     )
     state.next_session += 1
     state.sessions[session.number] = destination.sessions[session.number] = session
-    state.stirred.add(destination.name)
+    state.stir(destination.name, news=False)
     return ConsumerOpened(session=session.number, destination_id=destination.destination_id)
 
 
@@ -59,15 +63,16 @@ def add_credit(ledger: Ledger, command: AddCredit) -> None:
     session.credit_rows += command.rows
     session.credit_bytes += command.bytes
     session.seen_rows += command.rows
-    ledger.state.stirred.add(session.destination)
+    ledger.state.stir(session.destination, news=False)
 
 
 def ask(ledger: Ledger, command: Ask) -> None:
     """Lets the session know when it has everything that is ready for it now. Bounded by who submits it."""
     state = ledger.state
     session = _session(state, command.session)
-    state.asked.append((session, command.request_id))
-    state.stirred.add(session.destination)
+    session.questions.append(command.request_id)
+    state.asked[session.number] = session
+    state.stir(session.destination, news=False)
 
 
 def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
@@ -158,41 +163,66 @@ def _give_back(ledger: Ledger, session: Session) -> None:
     for partition, lanes in session.held.items():
         destination.partitions[partition].give_back(lanes.selection())
     del state.sessions[session.number], destination.sessions[session.number]
-    state.stirred.add(session.destination)
+    state.stir(session.destination)
 
 
-def dispatch(ledger: Ledger) -> None:
+def dispatch(ledger: Ledger) -> bool:
     """Hands ready rows to sessions with credit, in turns, and answers who asked. Called after the sync, so that nothing leaves that is
     not on disk.
+
+    So many deliveries are made (`deliveries_of_a_turn`) and no more: returns whether others are left for the next call.
     """
     state = ledger.state
     farewells, state.farewells = state.farewells, []
     for session, why in farewells:
         session.tell(why)
-    stirred, state.stirred = state.stirred, set()
-    for name in stirred:
+    left = state.settings.deliveries_of_a_turn
+    for name in list(state.stirred):
+        if left <= 0:
+            break
+        del state.stirred[name]
         destination = state.by_name.get(name)
         if destination is not None and destination.sessions:
-            _dispatch(ledger, destination)
-    asked, state.asked = state.asked, []
-    for session, request_id in asked:
-        if session.number in state.sessions:
-            session.tell(Asked(request_id=request_id))
+            left = _dispatch(ledger, destination, left)
+    for session in list(state.asked.values()):
+        _answer(state, session)
+    return bool(state.stirred)
 
 
-def _dispatch(ledger: Ledger, destination: Destination) -> None:
-    waiting = [session for session in destination.sessions.values() if session.wants_rows()]
-    ready = destination.ready_rows()
-    while waiting and ready:
-        for session in waiting:
-            ready -= _deliver(ledger, destination, session, min(session.credit_rows, session.batch_rows_max, ready))
-            if ready <= 0:
+def _answer(state: State, session: Session) -> None:
+    """Answers who asked and has everything, which it may not have yet where its outbox is full, or others come first."""
+    if session.number not in state.sessions:
+        del state.asked[session.number]
+    elif not (session.wants_rows() and state.by_name[session.destination].ready_rows()):
+        del state.asked[session.number]
+        while session.questions:
+            session.tell(Asked(request_id=session.questions.popleft()))
+
+
+def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
+    """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it comes last the next time."""
+    sessions = destination.sessions
+    waiting = [session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full]
+    ready, served = destination.ready_rows(), len(waiting)
+    while waiting and ready and left > 0:
+        share = ready // (len(waiting) * _SHARES)
+        for served, session in enumerate(waiting, 1):
+            given, left = _deliver(ledger, destination, session, min(session.credit_rows, max(session.batch_rows_max, share), ready), left)
+            ready -= given
+            if ready <= 0 or left <= 0:
                 break
-        waiting = [session for session in waiting if session.wants_rows()]
+        if left <= 0:
+            # Who was served is last next time, when the others have had their turn.
+            for session in waiting[:served]:
+                sessions[session.number] = sessions.pop(session.number)
+            ledger.state.stir(destination.name, news=False)
+            return left
+        waiting = [session for session in waiting if session.wants_rows() and not session.outbox.is_full]
     # The first in line is last next time.
-    if len(destination.sessions) > 1:
-        first = next(iter(destination.sessions))
-        destination.sessions[first] = destination.sessions.pop(first)
+    if len(sessions) > 1:
+        first = next(iter(sessions))
+        sessions[first] = sessions.pop(first)
+    return left
 
 
 def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterator[tuple[int, Selection]]:
@@ -200,10 +230,9 @@ def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterat
     leave before another's higher ones. Among partitions in turn, not in shares: every delivery has a price, whatever its size.
     """
     partitions = destination.partitions
-    session.turn += 1
-    in_turn = [(session.turn + i) % len(partitions) for i in range(len(partitions))]
+    session.turn = (session.turn + 1) % len(partitions)
     for priority in reversed(range(PRIORITIES)):
-        for number in in_turn:
+        for number in destination.ready.in_turn(priority, session.turn):
             if rows <= 0:
                 return
             ready = partitions[number].ready
@@ -213,21 +242,34 @@ def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterat
                 yield number, Selection.of([(priority, ready.head(priority, share, None))])
 
 
-def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int) -> int:
+def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int, left: int) -> tuple[int, int]:
+    """Gives a session up to `rows` rows in up to `left` deliveries, what its outbox takes. Returns the rows, and the deliveries left."""
     given = 0
+    outbox = session.outbox
     for number, selection in _next_lanes(destination, session, rows):
-        if not session.wants_rows():
+        if left <= 0 or outbox.is_full or not session.wants_rows():
             break
         partition = destination.partitions[number]
         index = partition.log.index()
-        fitting = max(index.rows_within(selection, session.credit_bytes), 1)
-        taken: Selection = selection.slice(0, fitting)
+        fitting = max(index.rows_within(selection, min(session.credit_bytes, outbox.delivery_bytes_max)), 1)
+        taken: Selection = selection.slice(0, min(fitting, outbox.batches_left * session.batch_rows_max))
+        size_bytes = index.bytes_of(taken)
         partition.ready.remove(taken.lanes)
-        session.take(number, taken, index.bytes_of(taken))
+        session.take(number, taken, size_bytes)
         given += taken.rows
+        left -= 1
         ledger.state.totals.delivered += taken.rows
-        session.deliver(make_view(ledger.state, destination, number, taken, attempts=tuple(partition.attempts)))
+        view = make_view(
+            ledger.state,
+            destination,
+            number,
+            taken,
+            attempts=tuple(partition.attempts),
+            session=session.number,
+            size_bytes=size_bytes,
+        )
+        session.deliver(view)
         if taken.rows < selection.rows:
             # A few bytes may be left. They go to the next row of this lane, not to a lower one.
             break
-    return given
+    return given, left

@@ -71,10 +71,12 @@ class State:
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
     pins: Counter[int] = field(default_factory=Counter)
     totals: Totals = field(default_factory=Totals)
-    #: Destinations that may have rows for sessions that wait.
-    stirred: set[str] = field(default_factory=set)
-    #: Answers to `Ask`, which leave behind the rows, and why sessions were ended; both once the turn is on disk.
-    asked: list[tuple[Session, int]] = field(default_factory=list)
+    #: Destinations that may have rows for sessions that wait; who was first is looked at first.
+    stirred: dict[str, None] = field(default_factory=dict)
+    #: Destinations with new rows, or gone: who waits for rows looks again.
+    news: set[str] = field(default_factory=set)
+    #: Sessions that asked and are answered behind the rows, and why sessions were ended; both once the turn is on disk.
+    asked: dict[int, Session] = field(default_factory=dict)
     farewells: list[tuple[Session, MqError]] = field(default_factory=list)
     #: Rows recognised as stored before, by destination and partition, that no entry counts yet.
     duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -85,6 +87,12 @@ class State:
 
     def __post_init__(self) -> None:
         self.next_session = self.settings.first_session
+
+    def stir(self, name: str, *, news: bool = True) -> None:
+        """Lets the next dispatch look at a destination, and with `news` everybody who waits for rows of it."""
+        self.stirred[name] = None
+        if news:
+            self.news.add(name)
 
     def destination(self, name: str) -> Destination:
         """Returns the destination of this name.

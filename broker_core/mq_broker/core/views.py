@@ -24,8 +24,13 @@ def make_view(
     delivery_count: int = 1,
     attempts: tuple[BitMap64, ...] = (),
     index: FrameIndex | None = None,
+    session: int = 0,
+    size_bytes: int = 0,
 ) -> RowsView:
-    """Returns a pinned view of `selection`, which must have rows; give it back with `ReleaseView`. `index`: an older one that has them."""
+    """Returns a pinned view of `selection`, which must have rows; give it back with `ReleaseView`.
+
+    `index`: an older one that has them. `session`, `size_bytes`: whose outbox it goes to, and how large it is there.
+    """
     if index is None:
         index = destination.partitions[partition].log.index()
     pins = index.segments(*selection.span())
@@ -40,11 +45,17 @@ def make_view(
         delivery_count=delivery_count,
         attempts=attempts,
         pins=pins,
+        session=session,
+        size_bytes=size_bytes,
     )
 
 
 def release_view(ledger: Ledger, command: ReleaseView) -> None:
-    unpin(ledger.state, command.view.pins)
+    state, view = ledger.state, command.view
+    unpin(state, view.pins)
+    session = state.sessions.get(view.session) if view.session else None
+    if session is not None and session.sent(view.selection.rows, view.size_bytes):
+        state.stir(session.destination, news=False)
 
 
 def unpin(state: State, pins: frozenset[int]) -> None:

@@ -28,9 +28,10 @@ from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, Stor
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 
-#: A turn takes no more than this many commands or bytes, so that the first of them need not wait long.
+#: A turn takes no more than this many commands, bytes or seconds, so that the first of them need not wait long.
 TURN_COMMANDS_MAX: Final = 2048
 TURN_BYTES_MAX: Final = 16 << 20
+TURN_S_MAX: Final = 0.05
 TICK_S: Final = 1.0
 
 _NEVER: Final = float("inf")
@@ -41,6 +42,11 @@ Done = Callable[[Any], None]
 @dataclass(frozen=True, slots=True)
 class _Stop:
     """Ends the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _More:
+    """There are rows to hand out still: behind what has arrived in the meantime."""
 
 
 class Engine:
@@ -75,7 +81,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._pen = threading.Lock()
         self._pen_claimed = False
-        self._stopping = self._stopped = self._told_short = False
+        self._stopping = self._stopped = self._told_short = self._more_due = False
         self._next_tick = monotonic() + TICK_S
         self.failed: BaseException | None = None
 
@@ -229,11 +235,14 @@ class Engine:
     def _take(self, command: Any, done: Done) -> bool:
         """Handles a command and what else has arrived, up to the bounds of a turn. Returns whether to stop."""
         now_us, monotonic_us = self._now_us(), self._monotonic_us()
-        size, count = 0, 0
+        size, count, until = 0, 0, self._monotonic() + TURN_S_MAX
         while not isinstance(command, _Stop):
-            size += self._handle(command, done, now_us, monotonic_us)
+            if isinstance(command, _More):
+                self._more_due = False
+            else:
+                size += self._handle(command, done, now_us, monotonic_us)
             count += 1
-            if count >= TURN_COMMANDS_MAX or size >= TURN_BYTES_MAX:
+            if count >= TURN_COMMANDS_MAX or size >= TURN_BYTES_MAX or self._monotonic() >= until:
                 return False
             try:
                 command, done = self._inbox.get_nowait()
@@ -286,10 +295,13 @@ class Engine:
         for done, reply in replies:
             done(reply)
         self._tell()
-        stirred = self._broker.state.stirred
-        if stirred:
-            self._wake(stirred)
-            self._broker.dispatch(self._now_us())
+        state = self._broker.state
+        if state.news:
+            news, state.news = state.news, set()
+            self._wake(news)
+        if state.stirred and self._broker.dispatch(self._now_us()) and not self._more_due:
+            self._more_due = True
+            self._inbox.put((_More(), _ignore))
 
     def _tell(self) -> None:
         """Says what is on the disk now, and whether there is room for more."""

@@ -105,7 +105,7 @@ class ConsumeStream:
                 try:
                     for header, records in self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max):
                         yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
-                        if self._gone:
+                        if self._gone or self._streams.stopping:
                             return
                         sent += header.rows
                     return
