@@ -109,6 +109,16 @@ def decode_trusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(_without_custom_metadata(records), schema_of(columns))
 
 
+def is_plain(records: pa.Buffer, columns: int) -> bool:
+    """Whether bytes that `decode` of any version has accepted before may leave as they are: version 0.1.0 stored what is refused now."""
+    view = memoryview(records)
+    try:
+        _check_metadata(view, _Table.root(view[8 : 8 + _read(view, "<I", 4)]).table(2).scalar(0, "<q", 0), schema_of(columns))
+    except InvalidRecords:
+        return False
+    return True
+
+
 def _without_custom_metadata(records: pa.Buffer) -> pa.Buffer:
     """Returns the message without its custom metadata, which version 0.1.0 stored: Arrow would make gigabytes of a megabyte of it."""
     view = memoryview(records)

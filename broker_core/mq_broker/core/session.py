@@ -16,7 +16,6 @@ from mq_broker.core.selection import Selection
 from mq_wire.errors import MqError
 from mq_wire.v1.consume_pb2 import Asked
 
-
 #: Deliveries whose order is remembered one by one; the older half of more of them is taken together.
 _DELIVERIES_MAX: Final = 4096
 

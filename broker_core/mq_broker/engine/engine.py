@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self._broker, self._journal, self._housekeeping = broker, journal, housekeeping
         self._now_us, self._on_failure, self._monotonic = now_us, on_failure, monotonic
-        self._rows = RowReader(journal)
+        self._rows = RowReader(journal, journal.position)
         self._room = broker.ledger.room = JournalRoom(journal, broker, housekeeping)
         self._inbox: queue.SimpleQueue[tuple[Any, Done]] = queue.SimpleQueue()
         self._replies: list[tuple[Done, Any]] = []

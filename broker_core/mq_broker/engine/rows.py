@@ -19,6 +19,7 @@ from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import offsets_array, range_bitmap
 from mq_broker.journal.frames import Place
 from mq_broker.journal.journal import Journal
+from mq_broker.journal.recovery import JournalPosition
 from mq_wire import envelope
 from mq_wire.errors import DataLost, JournalDamaged
 from mq_wire.limits import HEADER_BYTES_MAX, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
@@ -28,13 +29,14 @@ from mq_wire.v1.common_pb2 import RowsHeader
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
 #: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
 _NULL_BYTES: Final = 9
+#: What Arrow adds to the buffers of one row with all columns is less. A row beyond that is refused when it is sent; version 0.1.0 stored
+#: batches whose columns share bytes.
+_ROW_BYTES_MAX: Final = RECORDS_BYTES_MAX - (4 << 10)
 #: What a header takes at most: for a producer beside its name, for an offset, for a run (six numbers), and for the rest.
 _NAME_BYTES: Final = 4
 _OFFSET_BYTES: Final = 8
 _RUN_BYTES: Final = 40
 _FIXED_BYTES: Final = 1024
-#: And for a row, where each is a run.
-_ROW_BYTES: Final = _OFFSET_BYTES + _RUN_BYTES
 #: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not read.
 _WINDOW_ROWS: Final = 1 << 19
 
@@ -96,10 +98,16 @@ class RowReader:
 
     A body's checksum is verified each time it is used, not once: a mapped page may leave memory in between and come back rotten, and
     Arrow offsets that nobody checked can end the process.
+
+    Args:
+        journal: that has the frames.
+        recovered: where the journal ended when this process began. Frames before that may have been stored by a version that took what
+            clients refuse now: those leave written anew.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, recovered: JournalPosition | None = None) -> None:
         self._journal = journal
+        self._recovered = (recovered.segment, recovered.position) if recovered is not None else (0, 0)
 
     def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         """Yields (header, Arrow IPC record batch) pairs of the view's rows in order.
@@ -123,14 +131,19 @@ class RowReader:
                     yield header, records
 
     def damaged_frames(self, view: RowsView) -> list[int]:
-        """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are not there at all."""
+        """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are not there at all.
+
+        And those with a row that no message can hold.
+        """
         index = view.frames
         found: list[int] = []
         for _, offsets in view.selection.lanes:
             first, counts = index.rows_per_frame(offsets)
             for at in (np.flatnonzero(counts) + first).tolist():
                 try:
-                    self._body(index.frames[at])
+                    body = self._body(index.frames[at])
+                    if not self._may_leave(index.frames[at], body):
+                        _check_rows(envelope.decode_trusted(body, int(index.frames[at]["columns"])))
                 except (JournalDamaged, DataLost):
                     found.append(int(index.bases[at]))
         return sorted(set(found))
@@ -143,19 +156,33 @@ class RowReader:
             held = int(frame["columns"])
             # The priority column may stay: readers take priorities from the header.
             if piece.rows == self._stored_rows(view, piece) and not held & ~(wanted | envelope.PRIORITY):
-                yield _header(view, group, held, delivery), self._body(frame)
-                return
-        # Groups are made by mean row sizes: the large rows of several frames, or columns that only some of them have, may go beyond.
+                body = self._body(frame)
+                if self._may_leave(frame, body):
+                    yield _header(view, group, held, delivery), body
+                    return
+        # Groups are made by mean row sizes: the large rows of several frames, or columns that only some of them have, may go beyond. So may
+        # rows of one frame alone whose columns share bytes: those are cut until they fit.
         merged = _Merged()
-        for piece in group:
+        left = group[::-1]
+        while left:
+            piece = left.pop()
             batch = self._decoded(view, piece, wanted)
             if merged.pieces and merged.bytes_with(batch) > _MERGED_BYTES:
                 yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
                 delivery += merged.rows
                 merged = _Merged()
-                batch = self._decoded(view, piece, wanted)  # once more: who took the rows may have been slow
-            merged.add(piece, batch)
+                left.append(piece)  # decoded once more: who took the rows may have been slow
+            elif batch.nbytes > _ROW_BYTES_MAX and piece.rows > 1:
+                left += reversed([half for half in _cut(piece, piece.rows // 2) if half is not None])
+            else:
+                if batch.nbytes > _ROW_BYTES_MAX:
+                    _check_rows(batch)
+                merged.add(piece, batch)
         yield _header(view, merged.pieces, merged.columns, delivery), merged.encode()
+
+    def _may_leave(self, frame: np.void, body: pa.Buffer) -> bool:
+        """Whether any client takes the bytes of a frame as they are."""
+        return (int(frame["segment"]), int(frame["position"])) >= self._recovered or envelope.is_plain(body, int(frame["columns"]))
 
     @staticmethod
     def _stored_rows(view: RowsView, piece: Piece) -> int:
@@ -176,6 +203,14 @@ class RowReader:
         if piece.indices is not None:
             return batch.take(pa.array(piece.indices))
         return batch.slice(piece.start, piece.rows)
+
+
+def _check_rows(batch: pa.RecordBatch) -> None:
+    """Refuses a row that no message can hold. The batch must have come from bytes that are larger than they look."""
+    for at in range(batch.num_rows if batch.nbytes > _ROW_BYTES_MAX else 0):
+        size = batch.slice(at, 1).nbytes
+        if size > _ROW_BYTES_MAX:
+            raise DataLost(f"its columns share bytes on the disk, apart they take {size}, over the limit of {RECORDS_BYTES_MAX}")
 
 
 class _Merged:
@@ -244,7 +279,7 @@ def _fitting(view: RowsView, group: list[Piece]) -> Iterator[list[Piece]]:
     producers = {int(view.frames.frames[piece.frame]["producer"]) for piece in group}
     names = sum(len(view.frames.producers[number].encode()) + _NAME_BYTES for number in producers)
     rows = sum(piece.rows for piece in group)
-    if names + rows * _ROW_BYTES <= HEADER_BYTES_MAX or rows == 1:
+    if names + rows * (_OFFSET_BYTES + _RUN_BYTES) + _FIXED_BYTES <= HEADER_BYTES_MAX or rows == 1:
         yield group
         return
     runs = sum(len(_counts(view, piece)) for piece in group)
