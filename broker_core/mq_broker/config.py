@@ -53,6 +53,7 @@ class BrokerConfig:
 
     staged_ttl_s: int = _setting(86_400, "staged rows without any sign of their batch are discarded after this", 1)
     browses_max: int = _setting(1000, "browse views at the same time", 1)
+    browse_bytes_max: int = _setting(128 << 20, "memory of all browse views together, beside what they share; one may be larger", 1)
     browse_ttl_s: int = _setting(300, "a browse view that nobody reads is dropped after this", 1)
     run_grace_s: int = _setting(120, "a query whose host went silent keeps what it planned so long", 1)
 

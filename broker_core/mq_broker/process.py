@@ -104,6 +104,7 @@ def _core_settings(config: BrokerConfig) -> Settings:
         staged_sets_max=config.staged_sets_max,
         staged_batches_max=config.staged_batches_max,
         browses_max=config.browses_max,
+        browse_bytes_max=config.browse_bytes_max,
         staged_ttl_us=config.staged_ttl_s * 1_000_000,
         browse_ttl_us=config.browse_ttl_s * 1_000_000,
         run_grace_us=config.run_grace_s * 1_000_000,

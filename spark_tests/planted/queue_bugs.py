@@ -7,6 +7,7 @@ from typing import Final
 from mq_broker.core import admin, apply, publishing, sessions, views
 from mq_broker.core.audit import Audit
 from mq_broker.core.destination import Partition
+from mq_broker.core.frozen import Shelf
 from mq_broker.core.lanes import Lanes
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Outbox, Session
@@ -172,7 +173,7 @@ DELIVERIES: Final = (
     Bug(
         "lanes by last in, first out",
         "the newest rows of a priority leave first",
-        (Change(Lanes.head, "return lane[:rows] if", "return lane[len(lane) - rows :] if below is None and"),),
+        (Change(Lanes.head, "return cut(lane, 0, rows) if", "return cut(lane, len(lane) - rows, len(lane)) if below is None and"),),
         "model",
     ),
     Bug(
@@ -216,6 +217,12 @@ DELIVERIES: Final = (
         "rows that an application never saw are charged",
         "what was under way when a stream broke counts as a failed attempt",
         (Change(Session.seen, "left = self.seen_rows", "left = self.held_rows"),),
+        "model",
+    ),
+    Bug(
+        "a view shares what has changed",
+        "what is browsed is what was there when somebody else looked",
+        (Change(Shelf.freeze, "last.version == version", "last.version[0] == version[0]"),),
         "model",
     ),
     Bug(

@@ -62,6 +62,7 @@ def _partition(state: State, destination: int, partition: int) -> tuple[Destinat
 
 
 def _touch(state: State, destination: int, partition: int, start: int, stop: int) -> None:
+    state.by_number[destination].partitions[partition].changes += 1
     state.dirty.add(("log", destination, partition))
     for chunk in range(start >> CHUNK_BITS, ((stop - 1) >> CHUNK_BITS) + 1):
         state.dirty.add(("rows", destination, partition, chunk))
@@ -208,12 +209,12 @@ def _epoch_taken(state: State, what: store.EpochTaken, time_us: int, body: Body 
 def _consumer(state: State, destination: int, incarnation: bytes) -> tuple[Destination, Consumer]:
     state.dirty.add(("consumers", destination))
     found = state.by_number[destination]
+    found.changes += 1
     return found, found.consumers[incarnation]
 
 
 def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
-    destination = state.by_number[what.destination]
-    destination.consumers[what.incarnation] = Consumer(what.consumer, what.incarnation, what.run, what.run, time_us)
+    state.by_number[what.destination].consumers[what.incarnation] = Consumer(what.consumer, what.incarnation, what.run, what.run, time_us)
     state.consumers_total += 1
     state.dirty.add(("consumers", what.destination))
 
@@ -282,8 +283,7 @@ def _forget_plans(state: State, destination: Destination, consumer: Consumer, th
 
 
 def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, body: Body | None) -> None:
-    destination, consumer = _consumer(state, what.destination, what.incarnation)
-    _forget_plans(state, destination, consumer, what.through)
+    _forget_plans(state, *_consumer(state, what.destination, what.incarnation), what.through)
 
 
 def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:

@@ -175,6 +175,7 @@ class Settings:
     staged_sets_max: int = 100_000
     staged_batches_max: int = 1_000_000
     browses_max: int = 1000
+    browse_bytes_max: int = 128 << 20
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     browse_ttl_us: int = 300 * 1_000_000
     run_grace_us: int = 120 * 1_000_000

@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 255
 class Partition:
     """One log and the rows of it that are ready. A row that is neither ready nor held by anybody is acknowledged."""
 
-    __slots__ = ("attempts", "audit", "duplicates", "log", "quarantined", "ready")
+    __slots__ = ("attempts", "audit", "changes", "duplicates", "log", "quarantined", "ready")
 
     def __init__(self, anonymous_producers_max: int) -> None:
         self.log = PartitionLog()
@@ -31,6 +31,8 @@ class Partition:
         #: [k] = offsets with more than k failed attempts.
         self.attempts: list[BitMap64] = []
         self.duplicates = 0
+        #: How often its rows changed, in this process: rows that only change hands are no change.
+        self.changes = 0
         #: Rows whose bytes are damaged or gone: never ready again, whoever held them.
         self.quarantined = BitMap64()
 
@@ -79,6 +81,8 @@ class Destination:
     #: Incarnations that ended, the last ones, oldest first.
     ended: dict[bytes, Ended] = field(default_factory=dict)
     sessions: dict[int, Session] = field(default_factory=dict)
+    #: How often anything of a durable consumer changed, in this process.
+    changes: int = 0
     #: What is ready, of all partitions together.
     ready: Ready = field(default_factory=Ready)
 

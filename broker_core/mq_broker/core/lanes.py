@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core.selection import Lane, Selection
+from mq_broker.core.selection import Lane, Selection, cut
 from mq_wire.limits import PRIORITIES
 
 
@@ -101,7 +101,7 @@ class Lanes:
         lane = self.offsets[priority]
         if below is not None:
             rows = min(rows, lane.rank(below - 1) if below else 0)
-        return lane[:rows] if rows < self.counts[priority] else lane.copy()
+        return cut(lane, 0, rows) if rows < self.counts[priority] else lane.copy()
 
     def count_below(self, priority: int, below: int | None) -> int:
         """Returns how many offsets of the lane are under `below` (None = all)."""

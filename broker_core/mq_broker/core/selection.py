@@ -33,7 +33,7 @@ class Selection:
             size = len(offsets)
             low, high = max(start - at, 0), min(stop - at, size)
             if low < high:
-                taken.append((priority, offsets if high - low == size else offsets[low:high]))
+                taken.append((priority, offsets if high - low == size else cut(offsets, low, high)))
             at += size
         return Selection.of(taken)
 
@@ -57,6 +57,11 @@ class Selection:
     def span(self) -> tuple[int, int]:
         """Returns the lowest offset and the one after the highest. The selection must have rows."""
         return min(offsets.min() for _, offsets in self.lanes), max(offsets.max() for _, offsets in self.lanes) + 1
+
+
+def cut(offsets: BitMap64, low: int, high: int) -> BitMap64:
+    """Returns offsets number [low, high). As slicing, a hundred times as fast where they are scattered."""
+    return offsets & range_bitmap(offsets[low], offsets[high - 1] + 1) if low < high else BitMap64()
 
 
 def range_bitmap(start: int, stop: int) -> BitMap64:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination
-from mq_broker.core.log import FrameIndex
+from mq_broker.core.frozen import Frozen, Shelf
 from mq_broker.core.markers import Markers
 from mq_broker.core.query import Query
-from mq_broker.core.selection import Selection
 from mq_broker.core.session import Session
 from mq_broker.core.staged import StagedSets
 from mq_wire.errors import DestinationRecreated, MqError, UnknownDestination
@@ -22,7 +21,7 @@ class BrowseView:
 
     destination: str
     destination_id: bytes
-    partitions: dict[int, tuple[Selection, FrameIndex]]
+    partitions: dict[int, Frozen]
     pins: frozenset[int]
     last_used_us: int
 
@@ -69,6 +68,7 @@ class State:
     #: No query was idle when room for another one was looked for, and nothing has changed since that could have made one idle.
     is_crowded: bool = False
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
     pins: Counter[int] = field(default_factory=Counter)
     totals: Totals = field(default_factory=Totals)
     #: Destinations that may have rows for sessions that wait; who was first is looked at first.

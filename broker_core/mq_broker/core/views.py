@@ -6,6 +6,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core.commands import ReleaseView, RowsView
 from mq_broker.core.destination import Destination
+from mq_broker.core.frozen import Frozen
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.quarantine import check_kept
@@ -74,31 +75,30 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
             f"{len(state.browses)} browse views are kept, the limit (browses_max) is {state.settings.browses_max}: "
             "try again when older ones have expired, or raise it"
         )
+    shelf = state.shelf
+    parts: dict[int, Frozen] = {}
+    for number in range(len(destination.partitions)):
+        frozen = shelf.freeze(destination, number)
+        if frozen is not None:
+            parts[number] = frozen
+    cost, limit = shelf.cost(list(parts.values())), state.settings.browse_bytes_max
+    # One view may always be: it takes about as much as the queue itself.
+    if state.browses and shelf.size_bytes + cost > limit:
+        raise Busy(
+            f"{len(state.browses)} browse views take {shelf.size_bytes} bytes and this one would take {cost} more, the limit "
+            f"(browse_bytes_max) is {limit}: try again when older ones have expired (browse_ttl_s), or raise it"
+        )
     handle = ledger.new_id()
     response = wire.OpenBrowseResponse(browse=handle, destination_id=destination.destination_id)
-    partitions: dict[int, tuple[Selection, FrameIndex]] = {}
     pins: frozenset[int] = frozenset()
-    for number, partition in enumerate(destination.partitions):
-        selection = waiting(destination, number)
-        if selection.rows:
-            index = partition.log.index()
-            partitions[number] = selection, index
-            pins |= index.segments(*selection.span())
-            response.parts.add(partition=number, first=0, last=selection.rows, rows=selection.rows, bytes=index.bytes_of(selection))
+    for number, frozen in parts.items():
+        rows = frozen.selection.rows
+        pins |= frozen.index.segments(*frozen.selection.span())
+        response.parts.add(partition=number, first=0, last=rows, rows=rows, bytes=frozen.rows_bytes)
     state.pins.update(pins)
-    state.browses[handle] = BrowseView(destination.name, destination.destination_id, partitions, pins, ledger.monotonic_us)
+    shelf.hold(list(parts.values()))
+    state.browses[handle] = BrowseView(destination.name, destination.destination_id, parts, pins, ledger.monotonic_us)
     return response
-
-
-def waiting(destination: Destination, number: int) -> Selection:
-    """Returns every row of a partition that is not acknowledged, whoever holds it, by priority."""
-    lanes: dict[int, BitMap64] = {}
-    held = [session.held[number].selection() for session in destination.sessions.values() if number in session.held]
-    planned = [plan.assignments[number][1] for _, plan in destination.plans() if plan.pending and number in plan.assignments]
-    for selection in (destination.partitions[number].ready.selection(), *held, *planned):
-        for priority, offsets in selection.lanes:
-            lanes[priority] = lanes.get(priority, BitMap64()) | offsets
-    return Selection.of(sorted(lanes.items(), reverse=True))
 
 
 def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
@@ -115,14 +115,14 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     view.last_used_us = ledger.monotonic_us
     if opened.partition not in view.partitions:
         return []
-    frozen, index = view.partitions[opened.partition]
-    selection = frozen.slice(opened.first, opened.last)
+    frozen = view.partitions[opened.partition]
+    selection = frozen.selection.slice(opened.first, opened.last)
     if not opened.accept_data_loss:
         check_kept(destination, opened.partition, selection)
     partition = destination.partitions[opened.partition]
     attempts = tuple(partition.attempts)
     return [
-        make_view(state, destination, opened.partition, rows, opened.first + at, attempts=attempts, index=index)
+        make_view(state, destination, opened.partition, rows, opened.first + at, attempts=attempts, index=frozen.index)
         for at, rows in selection.stretches(partition.lost_of(selection))
         if rows.rows
     ]
@@ -134,3 +134,4 @@ def expire_browses(ledger: Ledger) -> None:
         if view.last_used_us < limit:
             del ledger.state.browses[handle]
             unpin(ledger.state, view.pins)
+            ledger.state.shelf.drop(list(view.partitions.values()))

@@ -6,7 +6,7 @@ decoded and written anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core.commands import RowsView
 from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import offsets_array, range_bitmap
+from mq_broker.core.selection import Lane, offsets_array, range_bitmap
 from mq_broker.journal.frames import Place
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
@@ -76,6 +76,32 @@ def pieces(index: FrameIndex, priority: int, offsets: BitMap64) -> Iterator[Piec
                 window_at = at
             yield _scattered(frame, priority, base, window[at - window_at : at - window_at + rows], kept)
         at += rows
+
+
+def joined(index: FrameIndex, lanes: Iterable[Lane]) -> Iterator[Piece]:
+    """Returns the pieces of several lanes in order. Parts of one lane that meet within a frame are one piece."""
+    last: Piece | None = None
+    for priority, offsets in lanes:
+        for piece in pieces(index, priority, offsets):
+            if last is not None and (last.frame, last.priority) == (piece.frame, piece.priority):
+                last = _together(last, piece)
+                continue
+            if last is not None:
+                yield last
+            last = piece
+    if last is not None:
+        yield last
+
+
+def _together(one: Piece, other: Piece) -> Piece:
+    """Returns the rows of both, which lie in one frame, one behind the other."""
+    rows = one.rows + other.rows
+    indices = offsets = None
+    if one.indices is not None or other.indices is not None or one.start + one.rows != other.start:
+        indices = np.concatenate([_indices(one), _indices(other)])
+    if one.offsets is not None or other.offsets is not None or one.base_offset + one.rows != other.base_offset:
+        offsets = np.concatenate([_offsets(one), _offsets(other)])
+    return Piece(one.frame, one.priority, rows, one.start, indices, offsets, one.base_offset)
 
 
 def _scattered(frame: int, priority: int, base: int, offsets: np.ndarray, kept: BitMap64 | None) -> Piece:
@@ -258,18 +284,17 @@ def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]
     group: list[Piece] = []
     rows, size = 0, 0.0
     selection = view.selection.slice(start_row, view.selection.rows)
-    for priority, offsets in selection.lanes:
-        for whole in pieces(view.frames, priority, offsets):
-            frame = view.frames.frames[whole.frame]
-            mean = int(frame["size"]) / max(_rows_in(view.frames, whole.frame), 1)
-            piece: Piece | None = whole
-            while piece is not None:
-                if group and (rows + piece.rows > limit or size + piece.rows * mean > _MERGED_BYTES):
-                    yield group
-                    group, rows, size = [], 0, 0.0
-                head, piece = _cut(piece, limit)
-                group.append(head)
-                rows, size = rows + head.rows, size + head.rows * mean
+    for whole in joined(view.frames, selection.lanes):
+        frame = view.frames.frames[whole.frame]
+        mean = int(frame["size"]) / max(_rows_in(view.frames, whole.frame), 1)
+        piece: Piece | None = whole
+        while piece is not None:
+            if group and (rows + piece.rows > limit or size + piece.rows * mean > _MERGED_BYTES):
+                yield group
+                group, rows, size = [], 0, 0.0
+            head, piece = _cut(piece, limit)
+            group.append(head)
+            rows, size = rows + head.rows, size + head.rows * mean
     if group:
         yield group
 
@@ -354,6 +379,10 @@ def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> 
 
 def _offsets(piece: Piece) -> np.ndarray:
     return piece.offsets if piece.offsets is not None else np.arange(piece.base_offset, piece.base_offset + piece.rows)
+
+
+def _indices(piece: Piece) -> np.ndarray:
+    return piece.indices if piece.indices is not None else np.arange(piece.start, piece.start + piece.rows)
 
 
 def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:

@@ -169,7 +169,7 @@ class SnapshotStore:
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            # Behind the name of a manifest stands a sync alone, and a failed sync is final: the next start may find either state, each whole.
+            # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start finds either state, each whole.
             if error.errno in _FULL and manifest_name(number) not in self._disk.list_names():
                 self._remove_aside(number)
                 raise StoreFull(
