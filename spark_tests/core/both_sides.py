@@ -17,6 +17,7 @@ from mq_broker.core.commands import (
 )
 from mq_broker.testing.model import Model
 from mq_wire.errors import MqError
+from mq_wire.limits import PRIORITIES
 from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.worlds import ListWorld, ReadRow
 
@@ -115,6 +116,20 @@ class BothSides(RuleBasedStateMachine):
             if not self.arrived:
                 self.world.dispatch()
         self.model.check_dispatched()
+        self.check_running_counts()
+
+    def check_running_counts(self) -> None:
+        """What is counted as it comes and goes is what summing up would say."""
+        state = self.world.broker.state
+        for destination in state.by_number.values():
+            lanes = [partition.ready for partition in destination.partitions]
+            assert destination.ready.counts == [sum(lane.counts[p] for lane in lanes) for p in range(PRIORITIES)]
+            assert destination.ready.counts == [sum(len(lane.offsets[p]) for lane in lanes) for p in range(PRIORITIES)]
+            assert destination.ready.partitions == [{n for n, lane in enumerate(lanes) if lane.counts[p]} for p in range(PRIORITIES)]
+            for partition in destination.partitions:
+                frames = partition.log.index().frames
+                assert (partition.log.size_bytes, partition.log.span) == (int(frames["size"].sum()), int(frames["span"].sum()))
+        assert [*state.names("", "")] == sorted(state.by_name)
 
     @staticmethod
     def check_row(row: ReadRow, known: Any, delivery_count: int) -> None:

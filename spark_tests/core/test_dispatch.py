@@ -168,7 +168,7 @@ def test_what_is_remembered_of_deliveries_is_bounded_and_charges_as_many_rows_as
     scene = Scene(2)
     session = scene.connect(EVERYTHING, batch=1)
     rows = 3 * _DELIVERIES_MAX
-    for start in range(0, rows, 64):
+    for _ in range(0, rows, 64):
         for partition in range(2):
             scene.publish(*[4] * 32, partition=partition)
         scene.received(session)

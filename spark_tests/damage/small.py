@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import ReleaseView, Settings
 from mq_broker.core.destination import Destination
-from mq_broker.core.selection import Selection
 from mq_broker.core.frozen import waiting
+from mq_broker.core.selection import Selection
 from mq_broker.core.views import make_view
 from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader

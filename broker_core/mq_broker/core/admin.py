@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-
 from mq_broker.core.audit import named
 from mq_broker.core.commands import ListPage
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.state import State
 from mq_wire.errors import DestinationExists, InvalidRequest, LimitExceeded, UnknownDestination
-from mq_wire.limits import PARTITIONS_MAX, PRIORITIES
+from mq_wire.limits import PARTITIONS_MAX
 from mq_wire.names import check_client_name, check_destination
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import produce_pb2 as produce
@@ -131,13 +129,23 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
 
 
 def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) -> admin.ListDestinationsResponse:
-    return list_page(ledger, ListPage(request.prefix, "", len(ledger.state.by_name)))
+    """Returns all of them at once, for whoever is alone with the broker; others ask page by page."""
+    state = ledger.state
+    found = [destination_stats(ledger, state.by_name[name]) for name in state.names(request.prefix, "")]
+    return admin.ListDestinationsResponse(destinations=found)
 
 
 def list_page(ledger: Ledger, command: ListPage) -> admin.ListDestinationsResponse:
-    by_name = ledger.state.by_name
-    names = heapq.nsmallest(command.count, (name for name in by_name if name.startswith(command.prefix) and name > command.after))
-    return admin.ListDestinationsResponse(destinations=[destination_stats(ledger.state, by_name[name], ledger.now_us) for name in names])
+    """Returns the next ones, at least one where there is any: each takes time as it has partitions and consumers."""
+    response = admin.ListDestinationsResponse()
+    left = command.effort
+    for name in ledger.state.names(command.prefix, command.after):
+        destination = ledger.state.by_name[name]
+        left -= 4 + len(destination.partitions) + len(destination.sessions) + len(destination.consumers)
+        if left < 0 and response.destinations:
+            break
+        response.destinations.append(destination_stats(ledger, destination))
+    return response
 
 
 def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
@@ -156,13 +164,14 @@ def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
     if not request.destination:
         return admin.StatsResponse(broker=broker)
     destination = state.destination(request.destination)
-    return admin.StatsResponse(broker=broker, destination=destination_stats(state, destination, ledger.now_us))
+    return admin.StatsResponse(broker=broker, destination=destination_stats(ledger, destination))
 
 
-def destination_stats(state: State, destination: Destination, now_us: int) -> admin.DestinationStats:
+def destination_stats(ledger: Ledger, destination: Destination) -> admin.DestinationStats:
     """Returns what operators and `StreamingQueryProgress` see of a queue."""
+    state, now_us = ledger.state, ledger.now_us
     ready, assigned = destination.ready_rows(), destination.assigned_rows()
-    oldest = destination.oldest_time_us() if ready + assigned else None
+    oldest = destination.oldest_time_us(ledger.monotonic_us) if ready + assigned else None
     return admin.DestinationStats(
         name=destination.name,
         destination_id=destination.destination_id,
@@ -171,7 +180,7 @@ def destination_stats(state: State, destination: Destination, now_us: int) -> ad
         ready_rows=ready,
         assigned_rows=assigned,
         ready_bytes=ready_bytes(destination),
-        ready_by_priority=[sum(p.ready.counts[priority] for p in destination.partitions) for priority in range(PRIORITIES)],
+        ready_by_priority=destination.ready.counts,
         oldest_age_ms=max(now_us - oldest, 0) // 1000 if oldest is not None else 0,
         duplicate_rows=duplicates_of(state, destination),
         enqueued_rows=destination.enqueued,
@@ -190,8 +199,7 @@ def duplicates_of(state: State, destination: Destination) -> int:
 def ready_bytes(destination: Destination) -> int:
     """Returns the estimated bytes of the ready rows, from the mean row size of each partition's frames."""
     total = 0
-    for partition in destination.partitions:
-        frames = partition.log.index().frames
-        if partition.ready.rows and len(frames):
-            total += int(partition.ready.rows * float(frames["size"].sum()) / max(int(frames["span"].sum()), 1))
+    for number in destination.ready.everywhere():
+        partition = destination.partitions[number]
+        total += int(partition.ready.rows * partition.log.size_bytes / max(partition.log.span, 1))
     return total

@@ -76,18 +76,15 @@ def _touch_rows(state: State, destination: int, partition: int, selection: Selec
 def _destination_created(state: State, what: store.DestinationCreated, time_us: int, body: Body | None) -> None:
     partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(what.partitions)]
     destination = Destination(what.destination, what.name, what.destination_id, partitions)
-    state.by_name[what.name] = state.by_number[what.destination] = destination
-    state.partitions_total += what.partitions
+    state.add(destination)
     state.next_destination = what.destination + 1
     state.dirty.add(("broker",))
 
 
 def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:
-    destination = state.by_number.pop(what.destination)
-    del state.by_name[destination.name]
     state.is_crowded = False
-    state.partitions_total -= len(destination.partitions)
-    state.consumers_total -= len(destination.consumers)
+    state.consumers_total -= len(state.by_number[what.destination].consumers)
+    state.remove(what.destination)
     for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
         if any(frame.entry.destination == what.destination for frame in held.frames):
             _drop_staged(state, token)

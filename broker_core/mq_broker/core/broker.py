@@ -56,6 +56,7 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     command.ReleaseView: views.release_view,
     command.Quarantine: quarantine.quarantine,
     command.ListPage: admin.list_page,
+    command.ConsumersPage: operators.consumers_page,
     command.Tick: _tick,
     admin_pb2.DescribeDestinationRequest: admin.describe,
     admin_pb2.CreateDestinationRequest: admin.create,

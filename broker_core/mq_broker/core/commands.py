@@ -145,11 +145,28 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """The first `count` destinations behind the name `after`, of those that begin with `prefix`. Reply: `ListDestinationsResponse`."""
+    """Some destinations behind the name `after`, of those that begin with `prefix`; none where there are no more.
+
+    `effort`: so many partitions and consumers are looked at. Reply: `ListDestinationsResponse`.
+    """
 
     prefix: str
     after: str
-    count: int
+    effort: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersPage:
+    """Some consumers of `destination` (of all where it is ""): those of the destination behind the name `after` but its first `skip`, then
+    those of the next ones.
+
+    `effort`: so many are looked at. Reply: (`ListConsumersResponse`, the next `ConsumersPage` or None).
+    """
+
+    destination: str
+    after: str
+    skip: int
+    effort: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ from mq_broker.core.session import Session
 
 #: Failed attempts of a row are counted up to here: each level of them is a bitmap.
 ATTEMPTS_MAX: Final = 255
+#: Of so many partitions and consumers the oldest row is looked for each time somebody asks; of more, so often.
+_EXACT_MAX: Final = 200
+_OLDEST_KEPT_US: Final = 1_000_000
 
 
 class Partition:
@@ -83,6 +86,9 @@ class Destination:
     sessions: dict[int, Session] = field(default_factory=dict)
     #: How often anything of a durable consumer changed, in this process.
     changes: int = 0
+    #: The age of the oldest row, and how long that holds.
+    _oldest_us: int | None = None
+    _oldest_until_us: int = -1
     #: What is ready, of all partitions together.
     ready: Ready = field(default_factory=Ready)
 
@@ -133,11 +139,33 @@ class Destination:
         ]
         return min((low for low in lows if low is not None), default=partition.log.next_offset)
 
-    def oldest_time_us(self) -> int | None:
-        """Returns the append time of the oldest row that is not acknowledged."""
+    def oldest_time_us(self, monotonic_us: int) -> int | None:
+        """Returns the append time of the oldest row that is not acknowledged.
+
+        Of a destination with very many partitions and consumers it is found out once a second.
+        """
+        if self._oldest_until_us > monotonic_us:
+            return self._oldest_us
         times = []
-        for number, partition in enumerate(self.partitions):
-            index, floor = partition.log.index(), self.floor(number, kept=False)
-            if floor < partition.log.next_offset and len(index.bases):
-                times.append(int(index.frames["time_us"][index.between(floor, floor + 1)[0]]))
-        return min(times, default=None)
+        lows = self._lows()
+        for number, low in lows.items():
+            index = self.partitions[number].log.index()
+            if len(index.bases):
+                times.append(int(index.frames["time_us"][index.between(low, low + 1)[0]]))
+        self._oldest_us = min(times, default=None)
+        if len(lows) + len(self.sessions) + len(self.consumers) > _EXACT_MAX:
+            self._oldest_until_us = monotonic_us + _OLDEST_KEPT_US
+        return self._oldest_us
+
+    def _lows(self) -> dict[int, int]:
+        """Returns the lowest offset that is not acknowledged of each partition that has any."""
+        lows: dict[int, int] = {}
+        found = [(number, self.partitions[number].ready.lowest()) for number in self.ready.everywhere()]
+        found += [(number, lanes.lowest()) for session in self.sessions.values() for number, lanes in session.held.items()]
+        for consumer in self.consumers.values():
+            for plan in consumer.pending():
+                found += [(number, rows.span()[0]) for number, (_, rows) in plan.assignments.items() if rows.rows]
+        for number, low in found:
+            if low is not None:
+                lows[number] = min(low, lows.get(number, low))
+        return lows

@@ -1,4 +1,4 @@
-"""What browse views have frozen. Equal parts of a queue are kept once, however many views show them, and all of it has a budget in bytes."""
+"""What browse views have frozen. Equal parts of a queue are kept once, however many views show them; all of it has a budget in bytes."""
 
 from __future__ import annotations
 

@@ -21,6 +21,10 @@ class Ready:
         self.counts = [0] * PRIORITIES
         self.partitions: list[set[int]] = [set() for _ in range(PRIORITIES)]
 
+    def everywhere(self) -> list[int]:
+        """Returns the partitions that have any rows, in order."""
+        return sorted(set().union(*self.partitions))
+
     def in_turn(self, priority: int, first: int) -> list[int]:
         """Returns the partitions that have rows of a priority, from `first` on and around."""
         numbers = sorted(self.partitions[priority])

@@ -52,6 +52,10 @@ FRAME: Final = np.dtype(
 )
 
 
+#: Counting up to an offset takes as long as spelling out about so many.
+_RANK_ROWS: Final = 256
+
+
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
     """The frames of a partition at one moment; later appends do not show, so any thread may read it.
@@ -88,6 +92,9 @@ class FrameIndex:
         if high - low + 1 == len(offsets):
             edges = np.append(self.bases[first + 1 : last].astype(np.int64), high + 1)
             return first, np.diff(edges, prepend=low)
+        if (last - first) * _RANK_ROWS < len(offsets):
+            ranks = [offsets.rank(base - 1) for base in self.bases[first + 1 : last].tolist()]
+            return first, np.diff(np.array([*ranks, len(offsets)]), prepend=0)
         edges = np.searchsorted(offsets_array(offsets), self.bases[first + 1 : last].astype(np.int64))
         return first, np.diff(np.append(edges, len(offsets)), prepend=0)
 
@@ -123,10 +130,14 @@ class FrameIndex:
 class PartitionLog:
     """Append-only index with a floor: frames below it hold no row that anybody can still get."""
 
-    __slots__ = ("_bases", "_count", "_frames", "_producer_numbers", "_start", "_view", "next_offset", "producers", "sparse")
+    __slots__ = (
+        "_bases", "_count", "_frames", "_producer_numbers", "_start", "_view", "next_offset", "producers", "size_bytes", "span", "sparse",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.next_offset = 0
+        #: Of all frames: their bytes in the journal, and the offsets that they cover. Never summed up.
+        self.size_bytes = self.span = 0
         self.producers: list[str] = [""]
         self.sparse: dict[int, BitMap64] = {}
         self._producer_numbers = {"": 0}
@@ -152,8 +163,14 @@ class PartitionLog:
         end = self._make_room(1)
         self._frames[end] = frame
         self._bases[end] = frame[0]
+        self.span += frame[1]
+        self.size_bytes += frame[5]
         self._count += 1
         self._view = None
+
+    def _sum(self, frames: np.ndarray, sign: int) -> None:
+        self.size_bytes += sign * int(frames["size"].sum())
+        self.span += sign * int(frames["span"].sum())
 
     def _make_room(self, frames: int) -> int:
         """Returns where so many frames more can be written."""
@@ -190,6 +207,7 @@ class PartitionLog:
         frames = self._frames.copy()
         frame = frames[self._start + at]
         old = int(frame["segment"])
+        self.size_bytes += place.size - int(frame["size"])
         frame["segment"], frame["position"], frame["size"], frame["crc"] = place.segment, place.position, place.size, place.crc
         frame["columns"] = columns
         self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
@@ -199,6 +217,7 @@ class PartitionLog:
         """Adds a frame among the others, where damage left none: a repair has found its rows `left` elsewhere."""
         index = self.index()
         at = int(np.searchsorted(index.bases, np.uint64(frame[0])))
+        self._sum(np.array([frame], FRAME), 1)
         self._frames = np.insert(index.frames, at, np.array(frame, FRAME))
         self._bases = np.insert(index.bases, at, np.uint64(frame[0]))
         self._start, self._count, self._view = 0, self._count + 1, None
@@ -208,6 +227,7 @@ class PartitionLog:
         """Takes the frame at `base`, of which no row is left, out of the index."""
         index = self.index()
         at = int(np.searchsorted(index.bases, np.uint64(base)))
+        self._sum(index.frames[at : at + 1], -1)
         self._frames = np.delete(index.frames, at)
         self._bases = np.delete(index.bases, at)
         self._start, self._count, self._view = 0, self._count - 1, None
@@ -221,6 +241,7 @@ class PartitionLog:
         if int(index.bases[count]) + int(index.frames["span"][count]) <= floor:
             count += 1
         trimmed = index.bases[:count].copy()
+        self._sum(index.frames[:count], -1)
         if self.sparse:
             gone = set(trimmed.tolist())
             self.sparse = {base: left for base, left in self.sparse.items() if base not in gone}
@@ -235,6 +256,7 @@ class PartitionLog:
         self._frames[end : end + len(frames)] = frames
         self._bases[end : end + len(frames)] = frames["base"]
         self._count += len(frames)
+        self._sum(frames, 1)
         self.sparse = {**self.sparse, **sparse}
         self._view = None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from mq_broker.core import planning, sessions
+from mq_broker.core.commands import ConsumersPage
 from mq_broker.core.consumer import Consumer
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
@@ -18,6 +21,26 @@ def list_consumers(ledger: Ledger, request: wire.ListConsumersRequest) -> wire.L
     infos = [_info(ledger, destination, consumer) for destination in destinations for consumer in destination.consumers.values()]
     infos += [_connected(session) for destination in destinations for session in destination.sessions.values()]
     return wire.ListConsumersResponse(consumers=infos)
+
+
+def consumers_page(ledger: Ledger, page: ConsumersPage) -> tuple[wire.ListConsumersResponse, ConsumersPage | None]:
+    """Returns some consumers, durable ones of a destination before connected ones, and how to ask for those behind them."""
+    state = ledger.state
+    names = [state.destination(page.destination).name] if page.destination else state.names("", page.after)
+    response, left, skip, after = wire.ListConsumersResponse(), page.effort, page.skip, page.after
+    for name in names:
+        destination = state.by_name[name]
+        holders = itertools.chain(destination.consumers.values(), destination.sessions.values())
+        for holder in itertools.islice(holders, skip, None):
+            if left <= 0:
+                return response, ConsumersPage(page.destination, after, skip, page.effort)
+            response.consumers.append(_connected(holder) if isinstance(holder, Session) else _info(ledger, destination, holder))
+            left -= 1 if isinstance(holder, Session) else 10 + sum(len(plan.assignments) for plan in holder.plans.values())
+            skip += 1
+        left, skip, after = left - 1, 0, name
+        if left <= 0 and not page.destination:
+            return response, ConsumersPage("", after, 0, page.effort)
+    return response, None
 
 
 def _connected(session: Session) -> wire.ConsumerInfo:

@@ -265,8 +265,14 @@ def _below(destination: Destination, request: wire.PlanRequest) -> list[int | No
 
 def _available(destination: Destination, request: wire.PlanRequest) -> int:
     """Returns how many rows there are to choose from: the minimum is asked of these, not of what the maximum leaves of them."""
-    bounds = zip(destination.partitions, _below(destination, request), strict=True)
-    return sum(partition.ready.count_below(priority, bound) for partition, bound in bounds for priority in range(PRIORITIES))
+    if not request.bounded:
+        return destination.ready_rows()
+    below = request.available_below.next
+    rows = 0
+    for priority, numbers in enumerate(destination.ready.partitions):
+        for number in numbers:
+            rows += destination.partitions[number].ready.count_below(priority, below.get(number, 0))
+    return rows
 
 
 def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selection]:
@@ -361,7 +367,7 @@ def _idle(ledger: Ledger, destination: Destination) -> wire.PlanResponse:
 
 def lag_of(ledger: Ledger, destination: Destination) -> wire.Lag:
     """Returns what is still waiting, for progress reports."""
-    oldest = destination.oldest_time_us()
+    oldest = destination.oldest_time_us(ledger.monotonic_us)
     return wire.Lag(
         rows=destination.ready_rows(),
         bytes=admin.ready_bytes(destination),

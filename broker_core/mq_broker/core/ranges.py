@@ -45,7 +45,7 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
 
 
 def _return_unread(ledger: Ledger, run: int) -> None:
-    for destination in list(ledger.state.by_number.values()):
+    for destination in ledger.state.consuming():
         for consumer in destination.consumers.values():
             unread = [plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run]
             if unread:
@@ -55,7 +55,7 @@ def _return_unread(ledger: Ledger, run: int) -> None:
 def watch_runs(ledger: Ledger) -> None:
     """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker started."""
     state = ledger.state
-    silent = {c.run for d in state.by_number.values() for c in d.consumers.values()} - state.held_runs
+    silent = {c.run for d in state.consuming() for c in d.consumers.values()} - state.held_runs
     state.silent_runs = {run: since for run, since in state.silent_runs.items() if run in silent}
     for run in silent:
         since = state.silent_runs.setdefault(run, ledger.monotonic_us)
@@ -74,7 +74,7 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
     state = ledger.state
     limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
     alone: dict[bytes, int] = {}
-    for destination in state.by_number.values():
+    for destination in state.consuming():
         for consumer in destination.consumers.values():
             if not consumer.keeps or consumer.run in state.held_runs:
                 continue

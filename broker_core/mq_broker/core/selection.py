@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap64
 
 Lane = tuple[int, BitMap64]
+
+#: Ranges of no more rows become a bitmap together, so many at a time.
+_SPELLED_OUT_MAX: Final = 16
+_RANGES_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,16 @@ def range_bitmap(start: int, stop: int) -> BitMap64:
 def ranges_bitmap(starts: np.ndarray, stops: np.ndarray) -> BitMap64:
     """Returns the offsets of all [starts[i], stops[i])."""
     bitmap = BitMap64()
-    single = stops - starts == 1
-    if single.any():
-        bitmap.update(BitMap64(starts[single].astype(np.uint64)))
-    for start, stop in zip(starts[~single].tolist(), stops[~single].tolist(), strict=True):
+    sizes = stops - starts
+    short = sizes <= _SPELLED_OUT_MAX
+    # Spelled out together, some at a time: one by one they would keep everybody else waiting.
+    firsts, rows = starts[short], sizes[short]
+    for at in range(0, len(firsts), _RANGES_AT_ONCE):
+        some, counts = firsts[at : at + _RANGES_AT_ONCE], rows[at : at + _RANGES_AT_ONCE]
+        ends = np.cumsum(counts)
+        offsets = np.arange(int(ends[-1])) + np.repeat(some - (ends - counts), counts)
+        bitmap.update(BitMap64(offsets.astype(np.uint64)))
+    for start, stop in zip(starts[~short].tolist(), stops[~short].tolist(), strict=True):
         bitmap.add_range(start, stop)
     return bitmap
 

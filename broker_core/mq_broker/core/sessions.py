@@ -203,17 +203,19 @@ def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
     """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it comes last the next time."""
     sessions = destination.sessions
     waiting = [session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full]
-    ready, served = destination.ready_rows(), len(waiting)
+    ready = destination.ready_rows()
     while waiting and ready and left > 0:
         share = ready // (len(waiting) * _SHARES)
-        for served, session in enumerate(waiting, 1):
+        served = []
+        for session in waiting:
+            served.append(session)
             given, left = _deliver(ledger, destination, session, min(session.credit_rows, max(session.batch_rows_max, share), ready), left)
             ready -= given
             if ready <= 0 or left <= 0:
                 break
         if left <= 0:
             # Who was served is last next time, when the others have had their turn.
-            for session in waiting[:served]:
+            for session in served:
                 sessions[session.number] = sessions.pop(session.number)
             ledger.state.stir(destination.name, news=False)
             return left

@@ -259,9 +259,7 @@ def _restore_broker(state: State, part: store.BrokerPart) -> None:
     for known in part.destinations:
         created = known.created
         partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(created.partitions)]
-        destination = Destination(created.destination, created.name, created.destination_id, partitions)
-        state.by_name[created.name] = state.by_number[created.destination] = destination
-        state.partitions_total += len(partitions)
+        state.add(Destination(created.destination, created.name, created.destination_id, partitions))
     state.next_destination = max(state.next_destination, part.next_destination)
     state.producers |= {opened.producer_id: opened.epoch for opened in part.producers}
     state.plans_cut = max(state.plans_cut, part.plans_cut)

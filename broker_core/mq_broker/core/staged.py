@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class StagedSets:
     rows_of: Counter[int] = field(default_factory=Counter)
     queries: dict[str, QueryStaged] = field(default_factory=dict)
     _sets: dict[bytes, StagedSet] = field(default_factory=dict)
+    _looked_at: int = 0
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -119,6 +121,14 @@ class StagedSets:
     def values(self) -> ValuesView[StagedSet]:
         """Returns the sets."""
         return self._sets.values()
+
+    def some(self, count: int) -> list[StagedSet]:
+        """Returns the next `count` sets, around and around: all of them where there are no more."""
+        if self._looked_at >= len(self._sets):
+            self._looked_at = 0
+        found = list(itertools.islice(self._sets.values(), self._looked_at, self._looked_at + count))
+        self._looked_at += count
+        return found
 
     def items(self) -> ItemsView[bytes, StagedSet]:
         """Returns (token, set)."""

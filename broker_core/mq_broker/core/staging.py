@@ -31,8 +31,9 @@ QUERY_OWNER = "query:"
 APPLICATION_OWNER = "app:"
 #: An epoch that no broker gave may come from the wire all the same.
 _EPOCH_MAX = 2**64 - 1
-#: What a tick ends at most, so that its entries stay small: the next tick goes on.
-_EXPIRED_SETS_MAX = 10_000
+#: What a tick looks at and ends at most, so that nobody waits long and its entries stay small: the next tick goes on.
+_LOOKED_AT_MAX = 10_000
+_EXPIRED_SETS_MAX = 1000
 _EXPIRED_MARKERS_MAX = 256
 #: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit into a turn.
 _RANGES_MAX = 16_384
@@ -372,11 +373,14 @@ def expire(ledger: Ledger) -> None:
     How long a set was silent before a start only the wall clock knows. It may have jumped: half of the time counts at most.
     """
     ttl_us = ledger.state.settings.staged_ttl_us
-    for held in ledger.state.staged.values():
+    limit = ledger.monotonic_us - ttl_us
+    over = []
+    for held in ledger.state.staged.some(_LOOKED_AT_MAX):
         if held.seen_us is None:
             held.seen_us = ledger.monotonic_us - min(max(ledger.now_us - held.last_time_us, 0), ttl_us // 2)
-    limit = ledger.monotonic_us - ttl_us
-    _discard(ledger, [s.token for s in ledger.state.staged.values() if s.seen_us is not None and s.seen_us < limit][:_EXPIRED_SETS_MAX])
+        if held.seen_us < limit:
+            over.append(held.token)
+    _discard(ledger, over[:_EXPIRED_SETS_MAX])
     for owner, target in ledger.state.markers.over(ledger.now_us, _EXPIRED_MARKERS_MAX):
         ledger.record(marker_forgotten={"owner": owner, "target": target})
 

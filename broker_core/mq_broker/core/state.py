@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mq_broker.core.commands import Settings
@@ -82,6 +84,8 @@ class State:
     duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
     #: Damaged bytes were found. A snapshot is due: the next start should not have to read them, since then it would be refused.
     damage_found: bool = False
+    #: All names in order, once somebody has asked for them.
+    _names: list[str] | None = None
     #: (kind, ...) keys of snapshot parts that changed since the last snapshot.
     dirty: set[tuple[object, ...]] = field(default_factory=set)
 
@@ -93,6 +97,34 @@ class State:
         self.stirred[name] = None
         if news:
             self.news.add(name)
+
+    def add(self, destination: Destination) -> None:
+        """Takes a new destination."""
+        self.by_name[destination.name] = self.by_number[destination.number] = destination
+        self.partitions_total += len(destination.partitions)
+        if self._names is not None:
+            bisect.insort(self._names, destination.name)
+
+    def remove(self, number: int) -> None:
+        """Lets go of a destination."""
+        destination = self.by_number.pop(number)
+        del self.by_name[destination.name]
+        self.partitions_total -= len(destination.partitions)
+        if self._names is not None:
+            del self._names[bisect.bisect_left(self._names, destination.name)]
+
+    def consuming(self) -> list[Destination]:
+        """Returns the destinations with durable consumers."""
+        return [destination for destination in self.by_number.values() if destination.consumers]
+
+    def names(self, prefix: str, after: str) -> Iterator[str]:
+        """Yields the names behind `after` that begin with a prefix, in order. They are sorted once, and asked for page by page."""
+        if self._names is None:
+            self._names = sorted(self.by_name)
+        at = max(bisect.bisect_right(self._names, after), bisect.bisect_left(self._names, prefix))
+        while at < len(self._names) and self._names[at].startswith(prefix):
+            yield self._names[at]
+            at += 1
 
     def destination(self, name: str) -> Destination:
         """Returns the destination of this name.

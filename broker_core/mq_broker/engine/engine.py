@@ -8,6 +8,7 @@ The engine's thread does nothing but `turn`, again and again. Who never calls `s
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -164,18 +165,19 @@ class Engine:
         """Returns the base offsets of damaged frames of a pinned view, on the caller's thread. See `RowReader.damaged_frames`."""
         return self._rows.damaged_frames(view)
 
-    def wait_for_rows(self, destination: str, timeout: float) -> None:
-        """Returns when rows became ready in a destination, at the latest after `timeout` seconds."""
+    @contextlib.contextmanager
+    def watching(self, destination: str) -> Iterator[threading.Event]:
+        """An event that is set whenever rows become ready in a destination, until the end of the block: look first, then wait."""
         event = threading.Event()
         with self._waiters_lock:
             self._waiters.setdefault(destination, []).append(event)
-        event.wait(timeout)
-        with self._waiters_lock:
-            waiting = self._waiters.get(destination, [])
-            if event in waiting:
-                waiting.remove(event)
-            if not waiting:
-                self._waiters.pop(destination, None)
+        try:
+            yield event
+        finally:
+            with self._waiters_lock:
+                self._waiters[destination].remove(event)
+                if not self._waiters[destination]:
+                    del self._waiters[destination]
 
     @property
     def has_arrivals(self) -> bool:
@@ -318,7 +320,7 @@ class Engine:
             return
         with self._waiters_lock:
             for name in destinations & self._waiters.keys():
-                for event in self._waiters.pop(name):
+                for event in self._waiters[name]:
                     event.set()
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from mq_broker.core.commands import ListPage
+from mq_broker.core.commands import ConsumersPage, ListPage
 from mq_broker.log import say
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
-from mq_wire.errors import MqError, Unsupported, WrongBroker
-from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
+from mq_wire.errors import LimitExceeded, MqError, Unsupported, WrongBroker
+from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RPC_BYTES_MAX
 from mq_wire.v1.admin_pb2 import (
     HelloRequest,
     HelloResponse,
@@ -28,8 +28,8 @@ from mq_wire.v1.admin_pb2 import (
     StatsRequest,
     StatsResponse,
 )
-from mq_wire.v1.produce_pb2 import PublishResponse
-from mq_wire.v1.subscribe_pb2 import PlanRequest, PlanResponse
+from mq_wire.v1.produce_pb2 import DiscardStagedRequest, DiscardStagedResponse, PublishResponse
+from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, ListConsumersResponse, PlanRequest, PlanResponse
 
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 #: What this broker can do beyond protocol version 1; clients look here before they ask.
 FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask", "queries")
 _WAIT_S_MAX: Final = 60.0
-#: Destinations whose figures are gathered in one turn of the engine.
-_PAGE_DESTINATIONS: Final = 250
-#: Rows that become ready between a look and the wait behind it are seen after this at the latest.
-_WAIT_S_SLICE: Final = 0.1
+#: Partitions and consumers whose figures are gathered in one turn of the engine.
+_PAGE_EFFORT: Final = 1500
+#: One answer; gRPC takes no more.
+_LIST_BYTES_MAX: Final = RPC_BYTES_MAX - (64 << 10)
+#: Staged sets that are discarded in one turn of the engine.
+_DISCARDED_AT_ONCE: Final = 1000
 _RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
@@ -60,7 +62,9 @@ class UnaryCalls:
     def of(self, name: str) -> Answer:
         """Returns the function that answers the method `name`."""
         special: dict[str, Answer] = {
+            "DiscardStaged": self._answer_discard,
             "Hello": self._answer_hello,
+            "ListConsumers": self._answer_consumers,
             "ListDestinations": self._answer_list,
             "Plan": self._answer_plan,
             "Send": self._answer_send,
@@ -100,14 +104,35 @@ class UnaryCalls:
     def _answer_list(self, request: ListDestinationsRequest, context: grpc.ServicerContext) -> ListDestinationsResponse:
         # In pages: ten thousand destinations at once would keep everybody else waiting for a second.
         response = ListDestinationsResponse()
-        after = ""
+        after, size = "", 0
         while context.is_active():
-            page = self._engine.answer(ListPage(request.prefix, after, _PAGE_DESTINATIONS))
-            response.MergeFrom(page)
-            if len(page.destinations) < _PAGE_DESTINATIONS:
+            page = self._engine.answer(ListPage(request.prefix, after, _PAGE_EFFORT))
+            if not page.destinations:
                 break
+            size += page.ByteSize()
+            if size > _LIST_BYTES_MAX:
+                raise LimitExceeded(f"the destinations are a list of more than {_LIST_BYTES_MAX} bytes: ask for those with a longer prefix")
+            response.MergeFrom(page)
             after = page.destinations[-1].name
         return response
+
+    def _answer_consumers(self, request: ListConsumersRequest, context: grpc.ServicerContext) -> ListConsumersResponse:
+        response = ListConsumersResponse()
+        page, size = ConsumersPage(request.destination, "", 0, _PAGE_EFFORT), 0
+        while page is not None and context.is_active():
+            found, page = self._engine.answer(page)
+            size += found.ByteSize()
+            if size > _LIST_BYTES_MAX:
+                raise LimitExceeded(f"these consumers are a list of more than {_LIST_BYTES_MAX} bytes: ask for one destination")
+            response.MergeFrom(found)
+        return response
+
+    def _answer_discard(self, request: DiscardStagedRequest, context: grpc.ServicerContext) -> DiscardStagedResponse:
+        rows = 0
+        for at in range(0, len(request.tokens), _DISCARDED_AT_ONCE):
+            part = DiscardStagedRequest(tokens=request.tokens[at : at + _DISCARDED_AT_ONCE])
+            rows += self._engine.answer(part).rows
+        return DiscardStagedResponse(rows=rows)
 
     def _answer_stats(self, request: StatsRequest, context: grpc.ServicerContext) -> StatsResponse:
         stats: StatsResponse = self._engine.answer(request)
@@ -119,19 +144,24 @@ class UnaryCalls:
         wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
         deadline = time.monotonic() + wait_s
         request.wait_ms = 0
-        reply: PlanResponse = self._engine.answer(request)
-        # The wait is over early where too many wait already: an answer too soon does no harm.
-        if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
-            return reply
-        try:
-            while (remaining := deadline - time.monotonic()) > 0 and context.is_active() and not self._streams.stopping:
-                self._engine.wait_for_rows(request.who.destination, min(remaining, _WAIT_S_SLICE))
-                reply = self._engine.answer(request)
-                if not reply.idle:
-                    break
-            return reply
-        finally:
-            self._waits.release()
+        with self._engine.watching(request.who.destination) as stirred:
+            reply: PlanResponse = self._engine.answer(request)
+            # The wait is over early where too many wait already: an answer too soon does no harm.
+            if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
+                return reply
+            try:
+                with self._streams.told_to_stop(stirred.set):
+                    context.add_callback(stirred.set)
+                    # It looks when there is something new, once more at the end, and never in between: hundreds may wait.
+                    while reply.idle and (left := deadline - time.monotonic()) > 0:
+                        stirred.wait(left)
+                        stirred.clear()
+                        if not context.is_active() or self._streams.stopping:
+                            break
+                        reply = self._engine.answer(request)
+                return reply
+            finally:
+                self._waits.release()
 
 
 def rss_anon_bytes() -> int:
