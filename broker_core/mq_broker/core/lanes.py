@@ -46,9 +46,10 @@ class Lanes:
     def join(self, all_: Ready, partition: int) -> None:
         """Counts these rows, now and later, as those of one partition of a destination."""
         self._all, self._partition = all_, partition
-        counts, self.counts = self.counts, [0] * PRIORITIES
-        for priority, rows in enumerate(counts):
-            self._count(priority, rows)
+        if any(self.counts):
+            counts, self.counts = self.counts, [0] * PRIORITIES
+            for priority, rows in enumerate(counts):
+                self._count(priority, rows)
 
     def _count(self, priority: int, rows: int) -> None:
         before = self.counts[priority]
