@@ -47,6 +47,7 @@ class BrokerConfig:
 
     staged_sets_max: int = _setting(100_000, "staged sets that are open; each task of a write has one until its batch is committed", 1)
     staged_batches_max: int = _setting(1_000_000, "batches in all staged sets together; each takes about a kilobyte of memory", 1)
+    commit_sets_max: int = _setting(20_000, "staged sets of one commit, which everybody waits for: 25 us each", 1)
     markers_max: int = _setting(
         200_000, "owners whose last commit is remembered, for ever; and as many batch writes, each for a day; each takes about 600 bytes", 1
     )

@@ -103,6 +103,7 @@ def _core_settings(config: BrokerConfig) -> Settings:
         markers_max=config.markers_max,
         staged_sets_max=config.staged_sets_max,
         staged_batches_max=config.staged_batches_max,
+        commit_sets_max=config.commit_sets_max,
         browses_max=config.browses_max,
         browse_bytes_max=config.browse_bytes_max,
         staged_ttl_us=config.staged_ttl_s * 1_000_000,

@@ -122,8 +122,8 @@ def test_an_outbox_takes_no_more_bytes_than_it_may() -> None:
     world.handle(commands.publish(QUEUE, 0, ("a" * 32, 0), 0, scene_values))
     while one_turn(world):
         pass
-    assert 15 <= consumer.rows <= 25
-    assert len(consumer.outbox) >= 4, "the next delivery is there while one is sent"
+    assert 15 <= consumer.rows <= 30, "one delivery more than fits, at most"
+    assert len(consumer.outbox) >= 2, "the next delivery is there while one is sent"
     received = 0
     while sent := consumer.send():
         received += sent

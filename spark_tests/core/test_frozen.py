@@ -19,7 +19,8 @@ OPEN = wire.OpenBrowseRequest(destination=QUEUE)
 
 
 def mixed(rows: int, seed: int = 1) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 10, rows).tolist()
+    priorities: list[int] = np.random.default_rng(seed).integers(0, 10, rows).tolist()
+    return priorities
 
 
 def test_views_of_a_queue_that_does_not_change_cost_next_to_nothing() -> None:

@@ -12,6 +12,7 @@ from mq_wire.errors import (
     CheckpointTooOld,
     EpochFenced,
     InvalidRequest,
+    LimitExceeded,
     OutOfOrder,
     OutOfWindow,
     SequenceReused,
@@ -305,3 +306,14 @@ def test_committed_rows_are_ready_for_connected_consumers_at_once() -> None:
     assert scene.received(session) == []
     scene.commit((1, 2))
     assert [row.value for row in scene.received(session)] == [b"0", b"1"]
+
+
+def test_a_commit_of_very_many_sets_is_refused_before_anything_is_looked_at() -> None:
+    scene = Scene(settings=Settings(default_partitions=1, commit_sets_max=2))
+    for token in range(1, 4):
+        scene.stage(token, rows=1)
+    entries = scene.broker.ledger.entries
+    with pytest.raises(LimitExceeded, match="commit_sets_max"):
+        scene.commit((1, 1), (2, 1), (3, 1))
+    assert scene.broker.ledger.entries == entries
+    assert scene.commit((1, 1), (2, 1)).rows == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import random
 import threading
@@ -52,13 +53,15 @@ def browse_what_changes(target: Target) -> None:
     """A row more between any two views."""
     wire = target.wire()
     publisher = wire.publisher("mixed")
+    errors = set()
     for _ in range(target.times(300)):
         publisher.send(batch_of([b"w"]))
         try:
             wire.call("OpenBrowse", OpenBrowseRequest(destination="mixed"))
         except grpc.RpcError as error:
-            assert error_code(error) == "Busy", error
+            errors.add(error_code(error))
     publisher.stream.end()
+    assert errors <= {"BUSY"}
 
 
 def prepare_lists(target: Target) -> None:
@@ -105,10 +108,8 @@ def wait_for_plans(target: Target) -> None:
 
 
 def _plan(wire: Wire, request: PlanRequest) -> None:
-    try:
+    with contextlib.suppress(grpc.RpcError, ValueError):  # the attack is over
         wire._stubs["Plan"](request, timeout=20)
-    except (grpc.RpcError, ValueError):
-        pass  # the attack is over
 
 
 class Held:

@@ -191,6 +191,7 @@ class Settings:
     markers_max: int = 200_000
     staged_sets_max: int = 100_000
     staged_batches_max: int = 1_000_000
+    commit_sets_max: int = 20_000
     browses_max: int = 1000
     browse_bytes_max: int = 128 << 20
     staged_ttl_us: int = 24 * 3600 * 1_000_000
@@ -218,6 +219,6 @@ class Settings:
     #: Deliveries of one turn, of all sessions together; the others follow in the next turns, behind what has arrived in the meantime.
     deliveries_of_a_turn: int = 128
     #: What a session is given before it has sent it: estimated bytes, and batches as it sends them.
-    outbox_bytes: int = 16 << 20
+    outbox_bytes: int = 32 << 20
     outbox_batches: int = 256
     version: str = field(default="0")

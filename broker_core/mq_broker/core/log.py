@@ -106,8 +106,11 @@ class FrameIndex:
             total += float((counts * self._mean_bytes(first, len(counts))).sum())
         return int(total)
 
-    def rows_within(self, selection: Selection, budget_bytes: int) -> int:
-        """Returns how many rows of the selection, in order, fit into `budget_bytes` by estimate."""
+    def rows_within(self, selection: Selection, budget_bytes: int, *, whole_frames: bool = False) -> int:
+        """Returns how many rows of the selection, in order, fit into `budget_bytes` by estimate.
+
+        `whole_frames`: no frame is cut but the first one, since half a frame is written anew for each half.
+        """
         rows, left = 0, float(budget_bytes)
         for _, offsets in selection.lanes:
             first, counts = self.rows_per_frame(offsets)
@@ -115,6 +118,8 @@ class FrameIndex:
             running = np.cumsum(counts * means)
             whole = int(np.searchsorted(running, left, side="right"))
             rows += int(counts[:whole].sum())
+            if whole < len(counts) and whole_frames and rows:
+                return rows
             if whole < len(counts):
                 used = float(running[whole - 1]) if whole else 0.0
                 return rows + min(int((left - used) / float(means[whole])), int(counts[whole]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from mq_broker.core import planning, sessions
 from mq_broker.core.commands import ConsumersPage
 from mq_broker.core.consumer import Consumer
@@ -30,12 +28,16 @@ def consumers_page(ledger: Ledger, page: ConsumersPage) -> tuple[wire.ListConsum
     response, left, skip, after = wire.ListConsumersResponse(), page.effort, page.skip, page.after
     for name in names:
         destination = state.by_name[name]
-        holders = itertools.chain(destination.consumers.values(), destination.sessions.values())
-        for holder in itertools.islice(holders, skip, None):
+        holders: list[Consumer | Session] = [*destination.consumers.values(), *destination.sessions.values()]
+        for holder in holders[skip:]:
             if left <= 0:
                 return response, ConsumersPage(page.destination, after, skip, page.effort)
-            response.consumers.append(_connected(holder) if isinstance(holder, Session) else _info(ledger, destination, holder))
-            left -= 1 if isinstance(holder, Session) else 10 + sum(len(plan.assignments) for plan in holder.plans.values())
+            if isinstance(holder, Session):
+                response.consumers.append(_connected(holder))
+                left -= 1
+            else:
+                response.consumers.append(_info(ledger, destination, holder))
+                left -= 10 + sum(len(plan.assignments) for plan in holder.plans.values())
             skip += 1
         left, skip, after = left - 1, 0, name
         if left <= 0 and not page.destination:

@@ -39,7 +39,7 @@ class Outbox:
     @property
     def delivery_bytes_max(self) -> int:
         """One delivery takes no more than this: the next ones are on their way while it is sent."""
-        return self.bytes_max // 4
+        return self.bytes_max // 2
 
     def put(self, batches: int, size_bytes: int) -> None:
         self.batches += batches

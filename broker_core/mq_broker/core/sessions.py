@@ -253,8 +253,9 @@ def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: i
             break
         partition = destination.partitions[number]
         index = partition.log.index()
-        fitting = max(index.rows_within(selection, min(session.credit_bytes, outbox.delivery_bytes_max)), 1)
-        taken: Selection = selection.slice(0, min(fitting, outbox.batches_left * session.batch_rows_max))
+        room = min(index.rows_within(selection, outbox.delivery_bytes_max, whole_frames=True), outbox.batches_left * session.batch_rows_max)
+        fitting = min(index.rows_within(selection, session.credit_bytes), room)
+        taken: Selection = selection.slice(0, max(fitting, 1))
         size_bytes = index.bytes_of(taken)
         partition.ready.remove(taken.lanes)
         session.take(number, taken, size_bytes)

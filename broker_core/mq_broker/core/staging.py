@@ -187,6 +187,12 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
         LimitExceeded: a new owner or query, and as many are remembered as may be.
     """
     state = ledger.state
+    limit = state.settings.commit_sets_max
+    if len(request.tokens) > limit:
+        raise LimitExceeded(
+            f"a commit of {request.owner or 'staged sets'!r} names {len(request.tokens)} staged sets, the limit (commit_sets_max) is "
+            f"{limit}, since everybody waits for it: write with fewer tasks (coalesce), or raise the limit"
+        )
     query_id = _committing_query(request)
     marker = state.markers.get((request.owner, request.target)) if request.owner else None
     if marker is not None and request.version <= marker.version:

@@ -118,7 +118,8 @@ class UnaryCalls:
 
     def _answer_consumers(self, request: ListConsumersRequest, context: grpc.ServicerContext) -> ListConsumersResponse:
         response = ListConsumersResponse()
-        page, size = ConsumersPage(request.destination, "", 0, _PAGE_EFFORT), 0
+        page: ConsumersPage | None = ConsumersPage(request.destination, "", 0, _PAGE_EFFORT)
+        size = 0
         while page is not None and context.is_active():
             found, page = self._engine.answer(page)
             size += found.ByteSize()
@@ -153,12 +154,14 @@ class UnaryCalls:
                 with self._streams.told_to_stop(stirred.set):
                     context.add_callback(stirred.set)
                     # It looks when there is something new, once more at the end, and never in between: hundreds may wait.
-                    while reply.idle and (left := deadline - time.monotonic()) > 0:
+                    while (left := deadline - time.monotonic()) > 0:
                         stirred.wait(left)
                         stirred.clear()
                         if not context.is_active() or self._streams.stopping:
                             break
                         reply = self._engine.answer(request)
+                        if not reply.idle:
+                            break
                 return reply
             finally:
                 self._waits.release()
