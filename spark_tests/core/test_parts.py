@@ -15,7 +15,7 @@ from mq_broker.core import consumer_parts, owners, parts, snapshot
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
-from mq_broker.core.consumer import Consumer, Plan, end_of
+from mq_broker.core.consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.destination import ATTEMPTS_MAX, Destination, Ended, Partition
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
@@ -141,7 +141,7 @@ def largest_plan(number: int, start: dict[int, int]) -> Plan:
     offsets = BitMap64(range(0, each, 2))
     assert abs(len(offsets.serialize()) - each) < 64
     assignments = {at: (start.get(at, 0), Selection.of([(4, offsets)])) for at in range(PARTITIONS_MAX)}
-    plan = Plan(number, LARGE, LARGE, assignments, end_of(start, assignments), opened_by_run=LARGE, read_by_run=LARGE, serial=LARGE)
+    plan = Plan(number, LARGE, LARGE, assignments, packed(end_of(start, assignments)), opened_by_run=LARGE, read_by_run=LARGE, serial=LARGE)
     plan.batches = {(ID, LARGE - batch) for batch in range(LIMITS.batches_per_plan_max)}
     return plan
 

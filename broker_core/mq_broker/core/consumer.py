@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mq_broker.core.selection import Selection
 from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown
@@ -26,7 +27,7 @@ class Plan:
     run: int
     time_us: int
     assignments: dict[int, tuple[int, Selection]]
-    end: Positions
+    packed_end: bytes
     returned: bool = False
     acknowledged: bool = False
     opened_by_run: int = 0
@@ -37,6 +38,11 @@ class Plan:
     serial: int = 0
     committed: bool = False
     emptied: bool = False
+
+    @property
+    def end(self) -> Positions:
+        """The boundary behind it: packed, since a queue may have a thousand partitions, and a consumer many plans."""
+        return unpacked(self.packed_end)
 
     @property
     def rows(self) -> int:
@@ -63,7 +69,7 @@ class Plan:
     def past(self, start: Positions) -> Past:
         """Returns what is left of it once its rows are let go; its numbers begin at `start`."""
         own = {partition: selection.rows for partition, (_, selection) in self.assignments.items()}
-        return Past(self.number, self.serial, packed(self.end), packed(own or between(start, self.end)), self.returned, self.used)
+        return Past(self.number, self.serial, self.packed_end, packed(own or between(start, self.end)), self.returned, self.used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +175,10 @@ class Consumer:
             InvalidRequest: not a boundary that this broker ever gave.
         """
         asked = {partition: number for partition, number in positions.items() if number}
-        for plan in reversed(self.plans.values()):
-            if plan.end == asked:
-                return plan.number
-        if self.past:
-            wanted = packed(asked)
-            for past in reversed(self.past.values()):
-                if past.packed_end == wanted:
-                    return past.number
+        wanted = packed(asked)
+        for known in chain[Plan | Past](reversed(self.plans.values()), reversed(self.past.values())):
+            if known.packed_end == wanted:
+                return known.number
         if asked == self.floor:
             return self.oldest - 1
         for partition, number in sorted(asked.items()):

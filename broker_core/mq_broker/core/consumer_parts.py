@@ -112,7 +112,7 @@ def selection_of(assignment: store.Assignment) -> Selection:
 def plan_of(what: store.Planned, time_us: int, start: dict[int, int]) -> Plan:
     """Returns the plan that an entry describes, whose numbers begin at `start`."""
     assignments = {a.partition: (a.first, selection_of(a)) for a in what.assignments}
-    return Plan(what.plan, what.run, time_us, assignments, end_of(start, assignments))
+    return Plan(what.plan, what.run, time_us, assignments, packed(end_of(start, assignments)))
 
 
 def restore(destination: Destination, part: store.ConsumersPart) -> None:

@@ -272,7 +272,7 @@ def _lock(folder: Path) -> int:
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     if is_new:
         belong_as(descriptor, folder / _IDENTITY)
-    _hold(folder, descriptor)
+    _hold(folder, descriptor, fcntl.LOCK_EX)
     with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
         os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
     return descriptor
@@ -284,13 +284,13 @@ def _lock_if_there(folder: Path) -> int | None:
         descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    _hold(folder, descriptor)
+    _hold(folder, descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
-def _hold(folder: Path, descriptor: int) -> None:
+def _hold(folder: Path, descriptor: int, how: int) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)

@@ -237,9 +237,11 @@ def belong_as(made: int | Path, like: Path) -> None:
         known = like.stat()
     except FileNotFoundError:
         return
-    if os.geteuid() == 0:
+    now, mode = os.stat(made), stat.S_IMODE(known.st_mode) | stat.S_IRUSR | stat.S_IWUSR
+    if os.geteuid() == 0 and (now.st_uid, now.st_gid) != (known.st_uid, known.st_gid):
         os.chown(made, known.st_uid, known.st_gid)
-    os.chmod(made, stat.S_IMODE(known.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+    if stat.S_IMODE(now.st_mode) != mode:
+        os.chmod(made, mode)
 
 
 @contextlib.contextmanager

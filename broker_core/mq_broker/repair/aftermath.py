@@ -7,7 +7,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from mq_broker.core import apply
-from mq_broker.core.consumer import Plan
+from mq_broker.core.consumer import Plan, packed
 from mq_broker.core.destination import Destination
 from mq_broker.core.planning import PLAN_ROWS_MAX
 from mq_broker.core.state import State
@@ -52,7 +52,7 @@ class Aftermath:
                     partition.log.next_offset += self._lost_bytes // _ROW_BYTES
             for consumer in destination.consumers.values():
                 end = {number: consumer.next.get(number, 0) + entries * PLAN_ROWS_MAX for number in range(len(destination.partitions))}
-                consumer.add(Plan(consumer.next_plan, consumer.run, 0, {}, end, returned=True))
+                consumer.add(Plan(consumer.next_plan, consumer.run, 0, {}, packed(end), returned=True))
 
     def lose_holes(self) -> None:
         """Takes out the rows of which nothing is left but their numbers."""

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.consumer import Consumer, Plan, packed
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Ended, Partition
 from mq_broker.core.markers import Marker
@@ -251,7 +251,7 @@ class Replay:
             return
         if what.plan > consumer.next_plan:
             end = consumer.next | {given.partition: given.first for given in what.assignments}
-            consumer.add(Plan(what.plan - 1, what.run, entry.time_us, {}, end, returned=True))
+            consumer.add(Plan(what.plan - 1, what.run, entry.time_us, {}, packed(end), returned=True))
         plan = plan_of(what, entry.time_us, consumer.next)
         self.state.plans_cut += 1
         plan.serial = self.state.plans_cut
