@@ -126,6 +126,22 @@ class QueryRules(ProducingRules, ConsumingRules):
             for _ in range(3):
                 self.query_step(0, 0, 2, None, "read", accept)
 
+    @rule(name=destinations, ends=st.sampled_from(["again", "released"]))
+    def read_and_then(self, name: str, ends: str) -> None:
+        """A query has read a batch: it starts again without the file that tells of it, or its sink commits and an operator releases it."""
+        self.hold_run(0)
+        self.new_checkpoint(name, "", f"own{len(self.checkpoints)}")
+        for until in ("read", "read" if ends == "again" else "committed"):
+            self.load(name, [(0, [4]), (1, [7, 4])])
+            self.query_step(0, 0, 2, None, until)
+        self.load(name, [(0, [9])])
+        if ends == "again":
+            self.lose_files(0, 1)
+            self.hold_run(0)
+            self.plan(0, 0, 0, 5, 0, None)
+        else:
+            self.release(0, 0)
+
     @rule(name=destinations, rows=st.booleans(), join=st.booleans())
     def read_twice(self, name: str, rows: bool, join: bool) -> None:
         """One query with two readers of one queue."""

@@ -189,9 +189,9 @@ def test_every_kind_of_part_reads_back_from_many_pieces() -> None:
         scene = Scene(3)
         for number in range(6):
             scene.publish(*[4, 9, 0] * 3, partition=number % 3)
-        for token in range(3):
+        for token in (1, 0x1B, 2):  # in hexadecimal digits, of which some look like a number
             for first in range(0, 12, 2):
-                scene.stage(token, first=first, batch=token)
+                scene.stage(token, first=first, batch=token % 3)
         for number in range(4):
             scene.commit(owner=f"app:{number}", target="q" * number)
             scene.handle(OpenProducerRequest(name=f"p{number}"))

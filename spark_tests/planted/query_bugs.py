@@ -113,7 +113,7 @@ SOURCE: Final = (
                 "for number in new:\n    consumer.plans[number].read_by_run = opened.who.run\nif False:\n    ledger.record(",
             ),
         ),
-        "simulation",
+        "model",
     ),
     Bug(
         "planned rows stay ready",
@@ -313,7 +313,7 @@ SINK: Final = (
         "a release returns rows of a committed batch",
         "what our sink has committed goes to others all the same",
         (Change(planning.end_consumer, "done = [plan for plan in pending if plan.committed]", "done = []"),),
-        "simulation",
+        "model",
     ),
     Bug(
         "sets expire while they are written",

@@ -250,7 +250,8 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
 
 def _in_order(pieces: list[tuple[list[str], int, bytes]]) -> list[tuple[list[str], bytes]]:
     """Returns pieces part by part, and those of a part as they were cut."""
-    ordered = sorted(pieces, key=lambda piece: ([int(at) if at.isdecimal() else at for at in piece[0]], piece[1]))
+    # Numbers have no leading zeros, and tokens one length: this is the order of numbers, and any order of tokens.
+    ordered = sorted(pieces, key=lambda piece: ([(len(at), at) for at in piece[0]], piece[1]))
     return [(which, body) for which, _, body in ordered]
 
 
