@@ -318,7 +318,7 @@ SINK: Final = (
     Bug(
         "sets expire while they are written",
         "a staged set lives from its first batch on, not from its last",
-        (Change(staging.expire, "if s.seen_us is not None and s.seen_us < limit", "if s.frames"),),
+        (Change(staging.expire, "if held.seen_us < limit:", "if held.frames:"),),
         "model",
     ),
 )

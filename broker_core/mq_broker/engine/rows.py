@@ -307,8 +307,7 @@ def _fitting(view: RowsView, group: list[Piece]) -> Iterator[list[Piece]]:
     if names + rows * (_OFFSET_BYTES + _RUN_BYTES) + _FIXED_BYTES <= HEADER_BYTES_MAX or rows == 1:
         yield group
         return
-    runs = sum(len(_counts(view, piece)) for piece in group)
-    if names + rows * _OFFSET_BYTES + runs * _RUN_BYTES + _FIXED_BYTES <= HEADER_BYTES_MAX:
+    if names + rows * _OFFSET_BYTES + sum(len(_counts(view, piece)) for piece in group) * _RUN_BYTES + _FIXED_BYTES <= HEADER_BYTES_MAX:
         yield group
         return
     head: list[Piece] = []
