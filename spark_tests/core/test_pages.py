@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core import staging
+from mq_broker.core.admin import list_page
 from mq_broker.core.commands import ConsumersPage, ListPage, Settings, Tick
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.core.scenes import Scene
 from spark_tests.core.worlds import ListWorld
+from spark_tests.planted.mutation import Bug, Change
 
 
 def listed(world: ListWorld, prefix: str, effort: int) -> list[list[str]]:
@@ -44,6 +46,15 @@ def test_a_page_of_wide_queues_is_short() -> None:
     for number in range(5):
         world.handle(admin.CreateDestinationRequest(name=f"wide.{number}", partitions=1024))
     assert [len(page) for page in listed(world, "", 1500)] == [1] * 5
+
+
+def test_the_length_of_a_page_is_what_bounds_it() -> None:
+    world = ListWorld()
+    for number in range(5):
+        world.handle(admin.CreateDestinationRequest(name=f"wide.{number}", partitions=1024))
+    endless = Change(list_page, "if left < 0 and response.destinations:", "if False:")
+    with Bug("endless", "a page has all that there is", (endless,), "none").planted():
+        assert [len(page) for page in listed(world, "", 1500)] == [5]
 
 
 @pytest.mark.parametrize("effort", [1, 30, 10_000])

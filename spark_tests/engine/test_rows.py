@@ -25,6 +25,7 @@ from mq_wire.v1.produce_pb2 import PublishHeader
 from spark_tests.core import commands
 from spark_tests.core.worlds import ListWorld, rows_of
 from spark_tests.engine.shared_bytes import publish_shared
+from spark_tests.planted.mutation import Bug, Change
 
 WHO = ("a" * 32, 0)
 #: Everything was stored before this process began.
@@ -247,6 +248,14 @@ def test_columns_that_share_bytes_are_cut_to_what_a_message_holds(offsets: list[
     assert [row.offset for row in rows] == offsets
     assert [row.value for row in rows] == [values[offset - 1] if offset else b"" for offset in offsets]
     assert [header.first_delivery for header, _ in batches] == [*np.cumsum([100, *(header.rows for header, _ in batches[:-1])])]
+
+
+def test_uncut_they_would_be_larger_than_any_message() -> None:
+    cutting = Change(RowReader._batches, "elif batch.nbytes > _ROW_BYTES_MAX and piece.rows > 1:", "elif False:")
+    stored = shared([b"x" * (340 << 10)] * 12)
+    with Bug("uncut", "columns that share bytes leave together", (cutting,), "none").planted():
+        batches = [*stored.reader.read(stored.view({4: [*range(1, 13)]}))]
+    assert max(records.size for _, records in batches) > RPC_BYTES_MAX
 
 
 def test_small_rows_that_share_bytes_leave_whole_but_apart() -> None:

@@ -29,8 +29,7 @@ from mq_wire.v1.common_pb2 import RowsHeader
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
 #: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
 _NULL_BYTES: Final = 9
-#: What Arrow adds to the buffers of one row with all columns is less. A row beyond that is refused when it is sent; version 0.1.0 stored
-#: batches whose columns share bytes.
+#: One row, before Arrow adds its metadata. Version 0.1.0 stored batches whose columns share bytes: apart they may take more.
 _ROW_BYTES_MAX: Final = RECORDS_BYTES_MAX - (4 << 10)
 #: What a header takes at most: for a producer beside its name, for an offset, for a run (six numbers), and for the rest.
 _NAME_BYTES: Final = 4

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask", "queries")
 _WAIT_S_MAX: Final = 60.0
 #: Partitions and consumers whose figures are gathered in one turn of the engine.
-_PAGE_EFFORT: Final = 1500
+_PAGE_EFFORT: Final = 1000
 #: One answer; gRPC takes no more.
 _LIST_BYTES_MAX: Final = RPC_BYTES_MAX - (64 << 10)
 #: Staged sets that are discarded in one turn of the engine.
