@@ -25,6 +25,8 @@ from mq_broker.rpc.server import Server, bracketed, check_address
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
+#: Exit code after a thread of the broker has ended by an error that nobody expected: what is left might serve nobody, for good.
+EXIT_THREAD_FAILED: Final = 71
 #: Stays free on the disk, beside what snapshots are reckoned to need.
 _SPARE_BYTES: Final = 4 << 20
 
@@ -57,10 +59,15 @@ class BrokerProcess:
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
         check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
         log = LogOutput(config.log_format, config.log_level)
+        threading.excepthook = lambda ended: _end(log, ended)
         with log, DataDirectory.open(config.data_dir) as directory:
             engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))
             engine.start()
-            server = Server(engine, config, directory.identity.cluster.bytes, self._version)
+            try:
+                server = Server(engine, config, directory.identity.cluster.bytes, self._version)
+            except BaseException:
+                engine.stop()
+                raise
             try:
                 port = server.start()
                 self._ready = True
@@ -91,6 +98,17 @@ def _die(log: LogOutput, error: BaseException) -> None:
     message = f"the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}"
     log.say_last(logging.CRITICAL, "storage_failed", message)
     os._exit(EXIT_STORAGE_FAILED)
+
+
+def _end(log: LogOutput, ended: threading.ExceptHookArgs) -> None:
+    """Ends the process with the thread that has ended: gRPC's own serving thread does so where a call cannot be handed over."""
+    name = ended.thread.name if ended.thread is not None else "a thread"
+    log.say_last(
+        logging.CRITICAL,
+        "thread_failed",
+        f"the broker ends, because its thread {name} has: {ended.exc_type.__name__}: {ended.exc_value}; start it again, and report it",
+    )
+    os._exit(EXIT_THREAD_FAILED)
 
 
 def _core_settings(config: BrokerConfig) -> Settings:

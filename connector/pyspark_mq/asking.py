@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from mq_wire.errors import BrokerUnavailable, WrongBroker
+from mq_wire.errors import BrokerUnavailable, Busy, RetryLater, WrongBroker
 from pyspark_mq.message import Session
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class Waiting:
 
         Raises:
             BrokerUnavailable: the time is over, and nobody could be asked.
+            Busy: the same, since the broker refuses another consumer.
         """
         now = time.monotonic()
         if consuming.is_full:
@@ -133,11 +134,13 @@ class Waiting:
             raise self._unavailable(consuming)
         return left
 
-    def _unavailable(self, consuming: Consuming) -> BrokerUnavailable:
+    def _unavailable(self, consuming: Consuming) -> RetryLater:
         nothing = f"nothing came from queue {consuming.queue!r} within {self._timeout:g} s"
         if consuming.session.ended is None:
             return BrokerUnavailable(f"{nothing}, and the broker at {consuming.address} is silent: look at its log, and receive again")
         away = time.monotonic() - consuming.away_since
+        if isinstance(consuming.trouble, Busy):
+            return Busy(f"{nothing}: the broker at {consuming.address} refuses to deliver since {away:.1f} s: {consuming.trouble}")
         why = f": {consuming.trouble}" if consuming.trouble is not None else ""
         return BrokerUnavailable(
             f"{nothing}, and the broker at {consuming.address} has been away for {away:.1f} s; receive again when it is back{why}"

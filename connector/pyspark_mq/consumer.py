@@ -97,6 +97,7 @@ class Consumer:
 
         Raises:
             BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be asked; receive again later.
+            Busy: the same, since the broker has too many consumers already, or another bound of it is reached.
             UnknownDestination, DestinationRecreated: the queue was deleted.
             SessionClosed: an operator ended this consumer.
             InvalidOption: a `timeout` that is none.

@@ -17,7 +17,7 @@ from typing import Final
 import grpc
 
 from mq_wire import errors
-from mq_wire.errors import ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
+from mq_wire.errors import Busy, ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
 from pyspark_mq import forks
 from pyspark_mq.acknowledging import Acknowledgements
@@ -274,6 +274,8 @@ class Consuming:
                     self.broken = error
                     self.arrived.notify_all()
                 return
+            if isinstance(error, Busy) and not isinstance(self.trouble, Busy):
+                LOG.warning("queue %r: the broker at %s refuses to deliver and is asked again: %s", self.queue, endpoint, error)
             with self.lock:
                 self.trouble = error
                 self.arrived.notify_all()

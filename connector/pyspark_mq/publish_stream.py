@@ -228,6 +228,7 @@ class PublishStream:
             self._asked.clear()
             for member in self._members:
                 member.disconnected()
+                member.window.trouble = error if isinstance(error, Busy) else None
                 self.wake(member)
                 self.remind(member, member.wake_at())
             self._work.notify_all()
@@ -241,6 +242,7 @@ class PublishStream:
             if not self._asked:
                 raise InternalError(f"the broker answered request {response.request_id}, which nobody made: please report it")
             member = self._asked.popleft()
+            member.window.trouble = None
             if member.broken is None:
                 member.take_answer(response)
                 if member.window.has_unsent:

@@ -109,6 +109,7 @@ class Window:
         bytes: sum of `size` over what was added and has no outcome yet.
         batches: how many those are.
         rows_stored: rows that the broker has confirmed.
+        trouble: why the broker took no stream, where it said so, since one answered; for what is too old.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Window:
         self.bytes = 0
         self.batches = 0
         self.rows_stored = 0
+        self.trouble: MqError | None = None
 
     @property
     def idle(self) -> bool:
@@ -354,11 +356,13 @@ class Window:
         if batch.uncertain:
             return SendOutcomeUnknown(
                 f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read the queue before sending it again"
+                + ("" if self.trouble is None else f"; since then the broker refuses: {self.trouble}")
             )
         lane = self._lanes.get(batch.partition)
         refusal = batch.refusal
         if lane is not None and (refusal is None or isinstance(refusal, OutOfOrder)):
             refusal = lane.refusal  # of what stands before it in its partition
+        refusal = self.trouble if refusal is None else refusal
         if refusal is not None and not isinstance(refusal, BrokerUnavailable | OutOfOrder):
             return type(refusal)(f"{which} was refused for {timeout_s} s and is not stored: {refusal}")
         return SendTimeout(

@@ -7,7 +7,8 @@ import threading
 import grpc
 import pytest
 
-from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
+from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.first_requests import FirstRequests
 from mq_wire.errors import BrokerUnavailable, Busy
 from spark_tests.support.waiting import wait_until
 

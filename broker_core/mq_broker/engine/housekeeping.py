@@ -54,7 +54,11 @@ def room_for(sizes: tuple[int, int], frames: int, sets: int) -> tuple[int, int]:
 def on_a_thread(work: Callable[[], None]) -> Callable[[], None]:
     """Begins `work` on a thread of its own; returns what waits for its end."""
     thread = threading.Thread(target=work, name="mq-snapshot", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives no thread at present, and a snapshot cannot wait for one
+        work()
+        return lambda: None
     return thread.join
 
 

@@ -6,11 +6,18 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import grpc
+import pyarrow as pa
 
+from mq_broker.core.commands import RowsView
+from mq_broker.rpc.outgoing import Outgoing
+from mq_broker.rpc.threads import Workers
 from mq_wire.errors import BrokerUnavailable, Busy
+
+#: Of all streams the last fifth is for connections with fewer than so many, and the last tenth for hosts that have not all the others.
+_SMALL_CONNECTION: Final = 16
 
 
 class Budget:
@@ -57,99 +64,159 @@ class Budget:
             self._changed.notify_all()
 
 
+class Share:
+    """What one stream takes of a budget for all of them, and no more than so much of it."""
+
+    def __init__(self, limit: int, total: Budget) -> None:
+        self._own, self._total = Budget(limit), total
+
+    def take(self, amount: int) -> bool:
+        """Takes `amount`, after waiting where necessary. False = closed meanwhile, nothing taken."""
+        if not self._own.take(amount):
+            return False
+        if not self._total.take(amount):
+            self._own.give(amount)
+            return False
+        return True
+
+    def give(self, amount: int) -> None:
+        """Gives `amount` back."""
+        self._own.give(amount)
+        self._total.give(amount)
+
+    def close(self) -> None:
+        """Sends away who waits for room in this stream."""
+        self._own.close()
+
+
 def stopping() -> BrokerUnavailable:
     """Returns the error for calls that end because the broker does."""
     return BrokerUnavailable("the broker is stopping: connect again when it is back")
 
 
-class FirstRequests:
-    """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more.
+def host_of(peer: str) -> str:
+    """Returns a peer's address without its port."""
+    return peer.rpartition(":")[0]
 
-    Beyond that the oldest of the connection that has most of them must go: who keeps many open keeps nobody else out.
-    """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._silent = 0
-        self._of_peer: dict[str, dict[grpc.ServicerContext, None]] = {}
-        self._lock = threading.Lock()
+class _Place(threading.local):
+    """The stream that this thread serves, and how many of its threads are not used yet."""
 
-    @property
-    def silent(self) -> int:
-        """How many there are."""
-        return self._silent
-
-    def of(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        """Returns the first request of a call; None where its client ended it without.
-
-        Raises:
-            grpc.RpcError: the client is gone, or was silent for longer than all the others.
-        """
-        peer = context.peer()
-        with self._lock:
-            self._of_peer.setdefault(peer, {})[context] = None
-            self._silent += 1
-            oldest = None
-            if self._silent > self._limit:
-                # Rare, and among few: each connection can have its share, the limit is for all of them together.
-                loudest = max(self._of_peer, key=lambda name: len(self._of_peer[name]))
-                oldest = next(iter(self._of_peer[loudest]))
-                self._drop(loudest, oldest)
-        if oldest is not None:
-            oldest.cancel()
-        try:
-            return next(requests, None)
-        finally:
-            with self._lock:
-                self._drop(peer, context)
-
-    def _drop(self, peer: str, context: grpc.ServicerContext) -> None:
-        calls = self._of_peer.get(peer, {})
-        if context in calls:
-            del calls[context]
-            self._silent -= 1
-            if not calls:
-                del self._of_peer[peer]
+    context: grpc.ServicerContext | None = None
+    threads: int = 0
 
 
 class LiveStreams:
-    """All open streams: so many and no more, not all of them from one connection, each told when the broker stops."""
+    """All open streams: so many and no more, not all of them of one connection or host, each told when the broker stops.
 
-    def __init__(self, limit: int, per_connection: int) -> None:
-        self._limit, self._per_connection = limit, per_connection
+    Args:
+        limit: streams.
+        per_connection: streams of one connection.
+        workers: where their threads are reserved.
+        cause: why the limit is what it is, where the settings ask for more; for the error.
+        received: bytes of acknowledgements that are not answered, of one stream and of all.
+        outgoing: bytes of rows that are not taken.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        per_connection: int,
+        workers: Workers | None = None,
+        cause: str = "",
+        received: tuple[int, int] = (1 << 30, 1 << 30),
+        outgoing: int = 1 << 30,
+    ) -> None:
+        self._limit, self._per_connection, self._workers = limit, per_connection, workers
+        self._allowed = f"{cause}, enough for {limit} streams" if cause else f"the limit (streams_max) is {limit}"
+        self._received_max, self._received = received[0], Budget(received[1])
+        self._outgoing = Outgoing(outgoing)
         self._open = 0
         self._of_peer: Counter[str] = Counter()
+        self._of_host: Counter[str] = Counter()
         self._wakes: dict[object, Callable[[], object]] = {}
         self._lock = threading.Lock()
+        self._place = _Place()
         self.stopping = False
 
     @contextlib.contextmanager
-    def counted(self, peer: str) -> Iterator[None]:
-        """One stream of the connection from `peer`, from here to the end of the block.
+    def counted(self, peer: str, threads: int = 1, context: grpc.ServicerContext | None = None) -> Iterator[None]:
+        """One stream of the connection from `peer`, from here to the end of the block, with so many threads. The first is this one.
 
         Raises:
             Busy: too many are open.
             BrokerUnavailable: the broker is stopping.
         """
+        host = host_of(peer)
         with self._lock:
             self.check_running()
-            if self._open >= self._limit:
-                raise Busy(f"{self._open} streams are open, the limit (streams_max) is {self._limit}: close some, or raise it")
-            if self._of_peer[peer] >= self._per_connection:
-                raise Busy(
-                    f"{self._of_peer[peer]} streams of one connection are open, the limit (streams_per_connection_max) is "
-                    f"{self._per_connection}: close some, use more connections, or raise it"
-                )
+            self._check_room(peer, host)
+            if self._workers is not None:
+                self._workers.reserve(threads)
             self._open += 1
             self._of_peer[peer] += 1
+            self._of_host[host] += 1
+        self._place.threads, self._place.context = threads - 1, context
         try:
             yield
         finally:
+            unused, self._place.threads, self._place.context = self._place.threads, 0, None
             with self._lock:
                 self._open -= 1
-                self._of_peer[peer] -= 1
-                if not self._of_peer[peer]:
-                    del self._of_peer[peer]
+                for counter, name in ((self._of_peer, peer), (self._of_host, host)):
+                    counter[name] -= 1
+                    if not counter[name]:
+                        del counter[name]
+            if self._workers is not None:
+                self._workers.release(1 + unused)
+
+    def _check_room(self, peer: str, host: str) -> None:
+        mine, theirs = self._of_peer[peer], self._of_host[host]
+        if self._open >= self._limit:
+            raise Busy(f"{self._open} streams are open, {self._allowed}: close some, or raise it")
+        if mine >= self._per_connection:
+            raise Busy(
+                f"{mine} streams of one connection are open, the limit (streams_per_connection_max) is {self._per_connection}: close some, "
+                "use more connections, or raise it"
+            )
+        kept = self._limit // 5
+        if mine >= _SMALL_CONNECTION and self._open >= self._limit - kept:
+            raise Busy(
+                f"{self._open} streams are open, {mine} of them of this connection; {self._allowed}, and the last {kept} are kept for "
+                f"connections with fewer than {_SMALL_CONNECTION}: close some, or raise it"
+            )
+        if theirs >= self._limit - self._limit // 10:
+            raise Busy(
+                f"{theirs} streams of this host are open; {self._allowed}, and the last {self._limit // 10} are kept for other hosts: "
+                "close some, or raise it"
+            )
+
+    def share_of_received(self) -> Share:
+        """Returns what bounds the acknowledgements of one stream, in bytes."""
+        return Share(self._received_max, self._received)
+
+    def paced(self, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]) -> Iterator[tuple[Any, pa.Buffer]]:
+        """Yields the batches of a view on the stream that this thread serves, each when there is room for it. See `Outgoing.paced`."""
+        context = self._place.context
+        if context is None:
+            return batches
+        return self._outgoing.paced(view, batches, context.peer(), context.cancel, lambda: self.stopping or not context.is_active())
+
+    def aside(self, work: Callable[..., object], *args: Any) -> None:
+        """Runs `work` on the second thread of the stream that this thread serves."""
+        workers = self._workers
+        if workers is None or not self._place.threads:
+            threading.Thread(target=work, args=args, name="mq-reader", daemon=True).start()
+            return
+
+        def working() -> None:
+            try:
+                work(*args)
+            finally:
+                workers.release()
+
+        self._place.threads -= 1
+        workers.submit(working)
 
     @contextlib.contextmanager
     def told_to_stop(self, wake: Callable[[], object]) -> Iterator[None]:

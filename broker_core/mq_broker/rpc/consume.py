@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Credits and acknowledgements of one stream that wait for their turn; then the stream is not read any further.
 _UNANSWERED_MAX: Final = 256
+#: What an acknowledgement takes until it is answered: the request, and its ranges as arrays.
+_COPIES: Final = 3
 _BATCH_ROWS: Final = 16_384
 #: No session holds more rows than this; a bitmap of all offsets there could be would take the broker down.
 _ROWS_HELD_MAX: Final = 1 << 31
@@ -46,6 +47,7 @@ class ConsumeStream:
         # Views to send, answers, the error that ends the session from our side, and None: look whether it is time to go.
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered = Budget(_UNANSWERED_MAX)
+        self._bytes = streams.share_of_received()
         self._asked = self._answered = 0
         self._session = 0
         self._read_all = False
@@ -71,7 +73,7 @@ class ConsumeStream:
                 if not context.add_callback(self._leave):
                     return
                 yield framing.join(ConsumeHeader(opened=opened).SerializeToString())
-                threading.Thread(target=self._read, args=(first, requests), name="mq-consume-reader", daemon=True).start()
+                self._streams.aside(self._read, first, requests)
                 yield from self._answers(min(first.open.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX))
                 if not self._gone:
                     if self._fatal is not None:
@@ -103,7 +105,7 @@ class ConsumeStream:
             while left.selection.rows:
                 sent = 0
                 try:
-                    for header, records in self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max):
+                    for header, records in self._streams.paced(left, self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max)):
                         yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
                         if self._gone or self._streams.stopping:
                             return
@@ -123,6 +125,7 @@ class ConsumeStream:
                 if request.HasField("open"):
                     raise InvalidRequest("a second `open` on one Consume stream: open another stream")
                 self._take_in(request)
+                del request  # it may be large, and the next one may be long in coming
         except grpc.RpcError:
             pass  # the client is gone; the callback of the call has told
         except BaseException as error:  # it ends the stream with its status
@@ -135,9 +138,10 @@ class ConsumeStream:
         # Credit is counted too: the engine's inbox holds what has arrived, however much that is.
         if request.HasField("credit") and self._unanswered.take(1):
             self._engine.submit(AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited)
-        if request.HasField("acknowledge") and self._unanswered.take(1):
+        size = _COPIES * request.ByteSize()
+        if request.HasField("acknowledge") and self._unanswered.take(1) and self._bytes.take(size):
             self._asked += 1
-            done = functools.partial(self._acknowledged, request.acknowledge.request_id)
+            done = functools.partial(self._acknowledged, request.acknowledge.request_id, size)
             try:
                 self._engine.submit(Acknowledge(self._session, ranges_of(request.acknowledge)), done)
             except MqError as error:
@@ -159,7 +163,8 @@ class ConsumeStream:
         if isinstance(reply, MqError):
             self._outbox.put(reply)
 
-    def _acknowledged(self, request_id: int, reply: Any) -> None:
+    def _acknowledged(self, request_id: int, size: int, reply: Any) -> None:
+        self._bytes.give(size)
         header = ConsumeHeader(acknowledged={"request_id": request_id})
         if isinstance(reply, Exception):
             header.error.CopyFrom(in_band(reply))
@@ -179,6 +184,7 @@ class ConsumeStream:
 
     def _close(self) -> None:
         self._unanswered.close()
+        self._bytes.close()
         self._engine.call(CloseSession(self._session))
         while not self._outbox.empty():
             item = self._outbox.get()

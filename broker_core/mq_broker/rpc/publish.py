@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
-import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -60,7 +59,7 @@ class PublishStream:
             return
         with self._streams.told_to_stop(self._wake_up), contextlib.ExitStack() as cleanup:
             cleanup.callback(self._close)
-            threading.Thread(target=self._read, args=(requests,), name="mq-publish-reader", daemon=True).start()
+            self._streams.aside(self._read, requests)
             while not self._gone:
                 self._wake.get()
                 # Looked at first: once all is read, nothing is added to what is pending.

@@ -3,16 +3,16 @@
 Threads instead of grpc.aio, measured on two cores: one message there and back takes 340 us with either, uploads of 1 MiB run at
 0.8-1.0 GiB/s with threads and at 0.6-0.7 with aio, downloads are equal, and checksums and validation run in parallel on threads where
 they would stand in the way of everybody on an event loop. A consumer that waits costs two threads, 70 KB and no processor time: with
-1,000 of them a call takes as long as with none.
+1,000 of them a call takes as long as with none. The threads are ours (`threads.py`): gRPC's own start none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -22,13 +22,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from mq_broker.config import BrokerConfig
 from mq_broker.rpc import health
-from mq_broker.rpc.bounds import Budget, FirstRequests, LiveStreams
+from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
+from mq_broker.rpc.first_requests import FirstRequests
 from mq_broker.rpc.publish import PublishStream
 from mq_broker.rpc.requests import parse
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
+from mq_broker.rpc.threads import Waits, Workers, shares_now
 from mq_broker.rpc.unary import UnaryCalls
 from mq_wire import service
 from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption, InvalidRequest, LimitExceeded, MqError
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 0.5
 #: Calls that wait for a thread. Beyond that they are refused at once, so that a flood takes no memory.
 _CALLS_QUEUED_MAX: Final = 1024
-#: Calls whose first request has not come.
-_SILENT_MAX: Final = 1024
+#: Of calls whose first request has not come the oldest goes, where there are too many: not before it has had a moment, and a stream, whose
+#: thread is its own, not before it has had a second.
+_PATIENCE_S: Final = 0.02
+_PATIENCE_WITH_STREAMS_S: Final = 1.0
 #: Answers that are large, and may wait long for clients that do not read.
 _LARGE_ANSWER_BYTES: Final = 64 << 10
 _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
@@ -53,6 +57,8 @@ _REFLECTIONS_MAX: Final = 1000
 _CALLS_PENDING_MAX: Final = 20_000
 #: Calls that are answered at once, of one connection that has all its streams open.
 _CALLS_BESIDE_STREAMS: Final = 256
+#: Streams whose requests are read while answers leave.
+_TWO_THREADS: Final = frozenset({"Publish", "Consume"})
 #: Files that the journal and snapshots need, whatever connections take.
 _FILES_KEPT: Final = 256
 
@@ -69,16 +75,21 @@ class Server:
     def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
         self._engine = engine
         self._config = config
-        self._streams = LiveStreams(config.streams_max, config.streams_per_connection_max)
+        shares = shares_now(config)
+        self._workers = Workers(shares.short)
+        received = config.acknowledge_bytes_max, config.acknowledge_bytes_total_max
+        self._streams = LiveStreams(
+            shares.streams, config.streams_per_connection_max, self._workers, shares.cause, received, config.delivery_bytes_total_max
+        )
         self._publish_bytes = Budget(config.publish_bytes_total_max)
-        self._first = FirstRequests(_SILENT_MAX)
+        self._first = FirstRequests(shares.silent, self._workers, _PATIENCE_S)
+        self._first_of_streams = FirstRequests(max(shares.streams // 2, 1), None, _PATIENCE_WITH_STREAMS_S)
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
-        self._unary = UnaryCalls(engine, self._streams, cluster_id, version, config.waits_max)
+        self._unary = UnaryCalls(engine, self._streams, cluster_id, version, Waits(shares.waits, self._workers))
         self._runs = RunStreams(engine, self._streams)
         self._health = health.Health(self._streams)
-        threads = config.streams_max + config.waits_max + config.unary_threads + _SILENT_MAX
-        self._threads = futures.ThreadPoolExecutor(threads, "mq-rpc")
-        self._grpc = grpc.server(self._threads, options=_options(config), maximum_concurrent_rpcs=threads + _CALLS_QUEUED_MAX)
+        most = shares.threads + _CALLS_QUEUED_MAX
+        self._grpc = grpc.server(self._workers, options=_options(config), maximum_concurrent_rpcs=most)  # type: ignore[arg-type]
         self._add_services()
 
     def start(self) -> int:
@@ -99,10 +110,14 @@ class Server:
     def stop(self) -> None:
         """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards."""
         self._health.end()
-        stopped = self._grpc.stop(_GRACE_S)
+        try:
+            stopped = self._grpc.stop(_GRACE_S)
+        except RuntimeError:  # gRPC counts the grace on a thread, which the system refused: no grace then
+            self._streams.stop()
+            stopped = self._grpc.stop(None)
         self._streams.stop()
         stopped.wait()
-        self._threads.shutdown()
+        self._workers.shutdown()
 
     def _add_services(self) -> None:
         handlers = {name: self.handler(method) for name, method in service.METHODS.items()}
@@ -116,10 +131,11 @@ class Server:
         write = health_pb2.HealthCheckResponse.SerializeToString
 
         def check(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            return self._health.check(self._small(health_pb2.HealthCheckRequest, self._first.of(requests, context), context), context)
+            with self._first_request(requests, context) as message:
+                return self._health.check(self._small(health_pb2.HealthCheckRequest, message, context), context)
 
         def watch(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            request = self._small(health_pb2.HealthCheckRequest, self._first.of(requests, context), context)
+            request = self._small(health_pb2.HealthCheckRequest, self._first_of_streams.of(requests, context), context)
             yield from self._health.watch(request, context)
 
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -134,7 +150,7 @@ class Server:
 
         def reflect(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             """One answer at a time: the next request is read when the last answer has left."""
-            first = self._first.of(requests, context)
+            first = self._first_of_streams.of(requests, context)
             asked = itertools.chain(() if first is None else (first,), requests)
             for count, message in enumerate(asked):
                 if count >= _REFLECTIONS_MAX:
@@ -169,7 +185,8 @@ class Server:
         behavior = self._streaming(method)
         if behavior is None:
             return grpc.stream_unary_rpc_method_handler(self._answering(method), None, None)
-        return grpc.stream_stream_rpc_method_handler(self._counted(behavior), None, method.serialize_response)
+        threads = 2 if method.name in _TWO_THREADS else 1
+        return grpc.stream_stream_rpc_method_handler(self._counted(behavior, threads), None, method.serialize_response)
 
     def _streaming(self, method: service.Method) -> Behavior | None:
         config = self._config
@@ -180,11 +197,15 @@ class Server:
 
         def parsed(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             """Yields the requests of a stream that begins with one that says what it wants."""
-            first = self._first.of(requests, context)
+            first = self._first_of_streams.of(requests, context)
             if first is not None:
                 yield parse(method, first)
-                for message in requests:
-                    yield parse(method, message)
+                del first  # requests may be large, and the next one may be long in coming
+                while (message := next(requests, None)) is not None:
+                    request = parse(method, message)
+                    del message
+                    yield request
+                    del request
 
         streams: dict[str, Behavior] = {
             "Publish": publish,
@@ -200,19 +221,28 @@ class Server:
         serialize = method.serialize_response
 
         def answering(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            message = self._first.of(requests, context)
-            try:
-                if message is None:
-                    raise InvalidRequest(f"a call of {method.name} without a request: send one")
-                request = parse(method, message)
-            except MqError as error:
-                abort(context, error)
-            response = serialize(answer(request, context))
+            with self._first_request(requests, context) as message:
+                try:
+                    if message is None:
+                        raise InvalidRequest(f"a call of {method.name} without a request: send one")
+                    request = parse(method, message)
+                except MqError as error:
+                    abort(context, error)
+                response = serialize(answer(request, context))
             if len(response) > _LARGE_ANSWER_BYTES:
                 self._hold(method.name, len(response), context)
             return response
 
         return answering
+
+    @contextlib.contextmanager
+    def _first_request(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes | None]:
+        """The one request of a call that is answered at once, in memory until it is."""
+        try:
+            with self._first.read(requests, context) as message:
+                yield message
+        except Busy as error:
+            abort(context, error)
 
     def _hold(self, name: str, size: int, context: grpc.ServicerContext) -> None:
         """Counts a large answer until the client has it, or is gone."""
@@ -221,10 +251,10 @@ class Server:
         if not context.add_callback(lambda: self._answers.give(size)):
             self._answers.give(size)
 
-    def _counted(self, behavior: Behavior) -> Behavior:
+    def _counted(self, behavior: Behavior, threads: int = 1) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._streams.counted(context.peer()):
+                with self._streams.counted(context.peer(), threads, context):
                     yield from behavior(requests, context)
             except (Busy, BrokerUnavailable) as error:
                 abort(context, error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from mq_broker.log import say
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
+from mq_broker.rpc.threads import Waits
 from mq_wire.errors import LimitExceeded, MqError, Unsupported, WrongBroker
 from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RPC_BYTES_MAX
 from mq_wire.v1.admin_pb2 import (
@@ -51,10 +51,10 @@ Answer = Callable[[Any, grpc.ServicerContext], Any]
 class UnaryCalls:
     """Answers for `Hello`, `Plan` and `Stats`, and for all calls that the engine knows by itself."""
 
-    def __init__(self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits_max: int) -> None:
+    def __init__(self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits: Waits) -> None:
         self._engine = engine
         self._streams = streams
-        self._waits = threading.BoundedSemaphore(waits_max)
+        self._waits = waits
         self._started = time.monotonic()
         limits = Limits(records_bytes_max=RECORDS_BYTES_MAX, records_rows_max=RECORDS_ROWS_MAX, name_bytes_max=NAME_BYTES_MAX)
         self._hello = HelloResponse(cluster_id=cluster_id, version=version, protocol=PROTOCOL_VERSION, features=FEATURES, limits=limits)
@@ -148,7 +148,7 @@ class UnaryCalls:
         with self._engine.watching(request.who.destination) as stirred:
             reply: PlanResponse = self._engine.answer(request)
             # The wait is over early where too many wait already: an answer too soon does no harm.
-            if not reply.idle or not wait_s or not self._waits.acquire(blocking=False):
+            if not reply.idle or not wait_s or not self._waits.enter():
                 return reply
             try:
                 with self._streams.told_to_stop(stirred.set):
@@ -164,7 +164,7 @@ class UnaryCalls:
                             break
                 return reply
             finally:
-                self._waits.release()
+                self._waits.leave()
 
 
 def rss_anon_bytes() -> int:
