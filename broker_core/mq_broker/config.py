@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mq_wire.errors import InvalidOption
-from mq_wire.limits import DEFAULT_PORT, PARTITIONS_MAX, RECORDS_BYTES_MAX
+from mq_wire.limits import DEFAULT_PORT, PARTITIONS_MAX, RECORDS_BYTES_MAX, RPC_BYTES_MAX
 
 
 def _setting(default: object, summary: str, low: int | None = None, high: int | None = None, choices: tuple[str, ...] = ()) -> Any:
@@ -77,6 +77,8 @@ class BrokerConfig:
     publish_requests_max: int = _setting(1024, "unanswered batches of one publish stream; then it is not read any further", 1)
     publish_bytes_max: int = _setting(32 << 20, "unanswered bytes of one publish stream; then it is not read any further", 1)
     publish_bytes_total_max: int = _setting(128 << 20, "unanswered bytes of all publish streams together", RECORDS_BYTES_MAX)
+    receive_bytes_max: int = _setting(128 << 20, "large requests of unary calls that are on their way; others wait", RPC_BYTES_MAX)
+    receive_bytes_total_max: int = _setting(96 << 20, "what came of all requests that are not whole; then some end", RPC_BYTES_MAX)
     acknowledge_bytes_max: int = _setting(32 << 20, "unanswered acknowledgements of one stream, in bytes of memory; then it waits", 1)
     acknowledge_bytes_total_max: int = _setting(64 << 20, "unanswered acknowledgements of all streams together", 1)
     delivery_bytes_total_max: int = _setting(192 << 20, "rows read for all streams and not taken yet; others wait, then those end", 1)

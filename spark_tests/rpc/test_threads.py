@@ -20,6 +20,7 @@ from mq_broker.rpc.threads import KEPT, Shares, Waits, Workers
 from mq_wire.errors import Busy, InvalidOption
 from mq_wire.v1.admin_pb2 import HelloRequest
 from spark_tests.rpc.client import Wire
+from spark_tests.support.waiting import wait_until
 
 UNLIMITED = "0 0 4294967295\n"
 
@@ -159,6 +160,22 @@ def test_a_reader_gives_its_thread_back_when_it_ends(few_threads: Callable[[int]
     release.set()
     workers.shutdown()
     assert workers.reserved == 0
+
+
+def test_threads_that_nobody_needs_any_more_end() -> None:
+    workers = Workers(2)
+    workers.reserve(200)
+    assert workers.made == 202
+    before = threading.active_count()
+    workers.release(200)
+    assert workers.made == 2 + 64
+    wait_until(lambda: threading.active_count() <= before - 136)
+    workers.reserve(100)
+    assert workers.made == 102
+    assert workers.submit(lambda: 7).result(10) == 7
+    workers.release(100)
+    workers.shutdown()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("mq-rpc_")])
 
 
 def test_who_cannot_wait_on_a_thread_does_not(few_threads: Callable[[int], None]) -> None:

@@ -12,7 +12,8 @@ import grpc
 import pyarrow as pa
 
 from mq_broker.core.commands import RowsView
-from mq_broker.rpc.outgoing import Outgoing
+from mq_broker.rpc.outgoing import paced, room_for_rows
+from mq_broker.rpc.room import Hold
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import BrokerUnavailable, Busy
 
@@ -130,7 +131,7 @@ class LiveStreams:
         self._limit, self._per_connection, self._workers = limit, per_connection, workers
         self._allowed = f"{cause}, enough for {limit} streams" if cause else f"the limit (streams_max) is {limit}"
         self._received_max, self._received = received[0], Budget(received[1])
-        self._outgoing = Outgoing(outgoing)
+        self._outgoing = room_for_rows(outgoing)
         self._open = 0
         self._of_peer: Counter[str] = Counter()
         self._of_host: Counter[str] = Counter()
@@ -196,11 +197,12 @@ class LiveStreams:
         return Share(self._received_max, self._received)
 
     def paced(self, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]) -> Iterator[tuple[Any, pa.Buffer]]:
-        """Yields the batches of a view on the stream that this thread serves, each when there is room for it. See `Outgoing.paced`."""
+        """Yields the batches of a view on the stream that this thread serves, each when there is room for it. See `paced`."""
         context = self._place.context
         if context is None:
             return batches
-        return self._outgoing.paced(view, batches, context.peer(), context.cancel, lambda: self.stopping or not context.is_active())
+        hold = Hold(context.peer(), context.cancel)
+        return paced(self._outgoing, view, batches, hold, lambda: self.stopping or not context.is_active())
 
     def aside(self, work: Callable[..., object], *args: Any) -> None:
         """Runs `work` on the second thread of the stream that this thread serves."""

@@ -175,6 +175,10 @@ class ConsumeStream:
     def _credited(self, reply: Any) -> None:
         self._unanswered.give(1)
 
+    def refuse(self, error: MqError) -> None:
+        """Ends the stream with `error`."""
+        self._outbox.put(error)
+
     def _wake(self) -> None:
         self._outbox.put(None)
 

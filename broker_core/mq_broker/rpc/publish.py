@@ -113,6 +113,12 @@ class PublishStream:
         slot.reply = reply
         self._wake.put(None)
 
+    def refuse(self, error: BaseException) -> None:
+        """Ends the stream with `error`, behind what is unanswered."""
+        self._fatal = error
+        self._read_all = True
+        self._wake.put(None)
+
     def _wake_up(self) -> None:
         self._wake.put(None)
 

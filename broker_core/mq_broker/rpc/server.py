@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import resource
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,12 +23,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from mq_broker.config import BrokerConfig
 from mq_broker.rpc import health
+from mq_broker.rpc.arrivals import Arrivals
 from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.first_requests import FirstRequests
 from mq_broker.rpc.publish import PublishStream
 from mq_broker.rpc.requests import parse
+from mq_broker.rpc.room import Hold, Room
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
 from mq_broker.rpc.threads import Waits, Workers, shares_now
@@ -50,6 +53,13 @@ _PATIENCE_WITH_STREAMS_S: Final = 1.0
 #: Answers that are large, and may wait long for clients that do not read.
 _LARGE_ANSWER_BYTES: Final = 64 << 10
 _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
+#: Unary calls whose request may be large; how long its client may take to send it while others wait, less with a quarter of the room.
+_LARGE_REQUESTS: Final = frozenset({"Send", "CommitStaged", "DiscardStaged"})
+_RECKONED_BYTES: Final = 3 << 20
+_SLOW_S: Final = 3.0
+_SLOW_WITH_FEW_S: Final = 10.0
+#: Large requests of streams that are parsed and checked at the same time.
+_TAKEN_IN_MAX: Final = 2
 #: Requests of the health and reflection services, and how many of them one reflection stream may ask.
 _SMALL_REQUEST_BYTES: Final = 4096
 _REFLECTIONS_MAX: Final = 1000
@@ -84,6 +94,9 @@ class Server:
         self._publish_bytes = Budget(config.publish_bytes_total_max)
         self._first = FirstRequests(shares.silent, self._workers, _PATIENCE_S)
         self._first_of_streams = FirstRequests(max(shares.streams // 2, 1), None, _PATIENCE_WITH_STREAMS_S)
+        self._arrivals = Arrivals(config.receive_bytes_total_max, config.connections_max)
+        self._requests = Room(config.receive_bytes_max, _SLOW_S, _SLOW_WITH_FEW_S)
+        self._taking_in = threading.BoundedSemaphore(_TAKEN_IN_MAX)
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
         self._unary = UnaryCalls(engine, self._streams, cluster_id, version, Waits(shares.waits, self._workers))
         self._runs = RunStreams(engine, self._streams)
@@ -104,12 +117,14 @@ class Server:
         except RuntimeError as error:
             raise _unusable(address, error) from None
         self._grpc.start()
+        self._arrivals.start(port)
         self._health.begin()
         return port
 
     def stop(self) -> None:
         """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards."""
         self._health.end()
+        self._arrivals.stop()
         try:
             stopped = self._grpc.stop(_GRACE_S)
         except RuntimeError:  # gRPC counts the grace on a thread, which the system refused: no grace then
@@ -193,6 +208,7 @@ class Server:
 
         def publish(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             stream = PublishStream(self._engine, self._streams, config.publish_requests_max, config.publish_bytes_max, self._publish_bytes)
+            self._arrivals.tell_instead(context, stream.refuse)
             return stream.run(requests, context)
 
         def parsed(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
@@ -202,14 +218,21 @@ class Server:
                 yield parse(method, first)
                 del first  # requests may be large, and the next one may be long in coming
                 while (message := next(requests, None)) is not None:
-                    request = parse(method, message)
-                    del message
-                    yield request
-                    del request
+                    # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a message, and as arrays.
+                    with self._taking_in if len(message) > _LARGE_ANSWER_BYTES and method.name == "Consume" else contextlib.nullcontext():
+                        request = parse(method, message)
+                        del message
+                        yield request
+                        del request
+
+        def consume(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            stream = ConsumeStream(self._engine, self._streams)
+            self._arrivals.tell_instead(context, stream.refuse)
+            return stream.run(parsed(requests, context), context)
 
         streams: dict[str, Behavior] = {
             "Publish": publish,
-            "Consume": lambda requests, context: ConsumeStream(self._engine, self._streams).run(parsed(requests, context), context),
+            "Consume": consume,
             "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(parsed(requests, context), context),
             "HoldRun": lambda requests, context: self._runs.hold(parsed(requests, context), context),
         }
@@ -219,9 +242,10 @@ class Server:
         answer = self._unary.of(method.name)
         assert method.serialize_response is not None
         serialize = method.serialize_response
+        large = method.name in _LARGE_REQUESTS
 
         def answering(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            with self._first_request(requests, context) as message:
+            with self._first_request(requests, context, large=large) as message:
                 try:
                     if message is None:
                         raise InvalidRequest(f"a call of {method.name} without a request: send one")
@@ -236,13 +260,24 @@ class Server:
         return answering
 
     @contextlib.contextmanager
-    def _first_request(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes | None]:
-        """The one request of a call that is answered at once, in memory until it is."""
+    def _first_request(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext, *, large: bool = False
+    ) -> Iterator[bytes | None]:
+        """The one request of a call that is answered at once. Where it may be `large` it has room before it is read, until the answer."""
+        hold = Hold(context.peer(), context.cancel)
         try:
-            with self._first.read(requests, context) as message:
-                yield message
+            if large:
+                self._requests.take(hold, _RECKONED_BYTES, lambda: self._streams.stopping or not context.is_active())
+            with self._arrivals.reading(requests, context) as arriving:
+                message = self._first.of(arriving, context)
+            hold.cancel = None  # from here on it waits for us
+            self._requests.correct(hold, 0 if message is None or len(message) < _SMALL_REQUEST_BYTES else len(message))
+            yield message
         except Busy as error:
             abort(context, error)
+        finally:
+            message = None
+            self._requests.correct(hold, 0)
 
     def _hold(self, name: str, size: int, context: grpc.ServicerContext) -> None:
         """Counts a large answer until the client has it, or is gone."""
@@ -254,8 +289,8 @@ class Server:
     def _counted(self, behavior: Behavior, threads: int = 1) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._streams.counted(context.peer(), threads, context):
-                    yield from behavior(requests, context)
+                with self._streams.counted(context.peer(), threads, context), self._arrivals.reading(requests, context) as arriving:
+                    yield from behavior(arriving, context)
             except (Busy, BrokerUnavailable) as error:
                 abort(context, error)
 
@@ -319,6 +354,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", config.streams_per_connection_max + _CALLS_BESIDE_STREAMS),
         ("grpc.server.max_pending_requests", _CALLS_PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_PENDING_MAX),
+        # What is sent ahead of being asked for waits in memory: no more than the 64 KiB that a stream may send at first.
+        ("grpc.http2.bdp_probe", 0),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),
         # A host that went silent is noticed; clients may ask us as often.

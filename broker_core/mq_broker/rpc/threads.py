@@ -22,6 +22,8 @@ KEPT: Final = 32
 SILENT_MAX: Final = 1024
 #: With fewer a broker would serve nobody.
 _LEAST: Final = 48
+#: Threads that stay where nobody needs them at present.
+_SPARE: Final = 64
 #: The limits of the system are looked at for an error no more often than this.
 _LOOK_S: Final = 1.0
 
@@ -99,8 +101,8 @@ class Workers(Executor):
     def __init__(self, short: int) -> None:
         self._short = short
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._reserved = 0
+        self._threads: set[threading.Thread] = set()
+        self._made = self._numbers = self._reserved = 0
         self._ended = False
         self._lock = threading.Lock()
         self._why, self._looked_at = "", -_LOOK_S
@@ -112,8 +114,8 @@ class Workers(Executor):
 
     @property
     def made(self) -> int:
-        """How many threads there are."""
-        return len(self._threads)
+        """How many threads there are, without those that are about to end."""
+        return self._made
 
     @property
     def reserved(self) -> int:
@@ -133,19 +135,24 @@ class Workers(Executor):
             Busy: the system gives no more of them; nothing was reserved.
         """
         with self._lock:
-            while len(self._threads) < self._reserved + count + self._short and not self._ended:
-                thread = threading.Thread(target=self._run, name=f"mq-rpc_{len(self._threads)}", daemon=True)
+            while self._made < self._reserved + count + self._short and not self._ended:
+                thread = threading.Thread(target=self._run, name=f"mq-rpc_{self._numbers}", daemon=True)
                 try:
                     thread.start()
                 except (RuntimeError, MemoryError) as error:
                     raise self._refused(error) from None
-                self._threads.append(thread)
+                self._threads.add(thread)
+                self._made, self._numbers = self._made + 1, self._numbers + 1
             self._reserved += count
 
     def release(self, count: int = 1) -> None:
-        """Gives reserved threads back. They stay for others."""
+        """Gives reserved threads back. Some stay for others: a thread takes 60 KB."""
         with self._lock:
             self._reserved -= count
+            for _ in range(self._made - self._reserved - self._short - _SPARE):
+                if not self._ended:
+                    self._made -= 1
+                    self._work.put(None)
 
     def _refused(self, error: BaseException) -> Busy:
         now = time.monotonic()
@@ -155,7 +162,7 @@ class Workers(Executor):
             if limit is not None and limit.left < KEPT:
                 self._why = f"{limit.words}, of which {limit.used} are in use"
             self._looked_at = now
-        made = len(self._threads)
+        made = self._made
         return Busy(f"the system gives this broker no thread beside its {made} ({error}): {self._why}; close streams, or raise the limit")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -163,8 +170,8 @@ class Workers(Executor):
         with self._lock:
             self._ended = True
             threads = list(self._threads)
-        for _ in threads:
-            self._work.put(None)
+            for _ in range(self._made):
+                self._work.put(None)
         for thread in threads if wait else ():
             thread.join()
 
@@ -177,6 +184,8 @@ class Workers(Executor):
                 say(logging.ERROR, "bug", f"a call ended with {type(error).__name__}: {error}; please report it", error=error)
                 future.set_exception(error)
             del item, future, work  # nothing of a call is kept while there is none
+        with self._lock:
+            self._threads.discard(threading.current_thread())
 
 
 class Waits:

@@ -1,0 +1,101 @@
+"""Connections as the system sees them: how many bytes each has brought and how long it has been idle. gRPC does not say.
+
+gRPC receives a message as a whole before anybody here hears of it, as many at a time as there are calls. What it has of a connection is
+what the system has received there, less what was handed to us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import termios
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: In `struct tcp_info`: milliseconds since data came (u32), bytes that came (u64).
+_TCP_INFO_BYTES: Final = 256
+_LAST_DATA_MS_AT: Final = 52
+_RECEIVED_AT: Final = 128
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection that was accepted on our port.
+
+    Attributes:
+        peer: as gRPC names it.
+        received: bytes that were read from it since it began.
+        idle_ms: since something came.
+        file: its number in this process, for `end`.
+    """
+
+    peer: str
+    received: int
+    idle_ms: int
+    file: int
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process without mapped files, in bytes; 0 where the system does not say."""
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * _PAGE
+
+
+def open_files() -> int:
+    """How many files and sockets this process has."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
+
+
+def connections(port: int) -> Iterator[Connection]:
+    """Yields the connections to `port`; none where the system does not tell of them."""
+    try:
+        files = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return
+    for file in files:
+        with contextlib.suppress(OSError), _borrowed(file) as link:
+            if link is not None and link.getsockname()[1] == port:
+                yield _connection(link, file)
+
+
+def _connection(link: socket.socket, file: int) -> Connection:
+    host, number = link.getpeername()[:2]
+    host = host.removeprefix("::ffff:")
+    peer = f"ipv6:%5B{host}%5D:{number}" if ":" in host else f"ipv4:{host}:{number}"
+    info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    if len(info) < _RECEIVED_AT + 8:
+        return Connection(peer, 0, 0, file)
+    waiting = struct.unpack("i", fcntl.ioctl(link, termios.FIONREAD, bytes(4)))[0]  # not read yet: the system's memory, not ours
+    received = struct.unpack_from("<Q", info, _RECEIVED_AT)[0] - waiting
+    return Connection(peer, received, struct.unpack_from("<I", info, _LAST_DATA_MS_AT)[0], file)
+
+
+def end(connection: Connection, port: int) -> None:
+    """Ends a connection, if it is still the one that it was."""
+    with contextlib.suppress(OSError), _borrowed(connection.file) as link:
+        if link is not None and link.getsockname()[1] == port and _connection(link, connection.file).peer == connection.peer:
+            link.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _borrowed(file: int) -> Iterator[socket.socket | None]:
+    """Another handle of a TCP connection that is gRPC's; None where the file is none."""
+    if not stat.S_ISSOCK(os.fstat(file).st_mode):
+        yield None
+        return
+    with socket.socket(fileno=os.dup(file)) as link:
+        is_tcp = link.family in (socket.AF_INET, socket.AF_INET6) and link.type == socket.SOCK_STREAM
+        yield link if is_tcp else None
