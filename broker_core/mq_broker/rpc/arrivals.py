@@ -120,6 +120,7 @@ class Arrivals:
 
     def _watch(self, port: int) -> None:
         known, counted = connections.anonymous_bytes(), time.monotonic()
+        least = known
         while not self._ended.wait(_LOOK_S):
             now = connections.anonymous_bytes()
             if now > known + _GROWTH_BYTES:
@@ -129,6 +130,10 @@ class Arrivals:
             known = min(known, now)
             if time.monotonic() - counted >= _COUNT_S:
                 counted = time.monotonic()
+                if now > least + _GROWTH_BYTES:
+                    connections.return_memory()
+                    least = connections.anonymous_bytes()
+                least = min(least, now)
                 is_many = connections.open_files() - self._files_before > self._connections_max * 7 // 8
                 if is_many or len(self._links) > _GONE_MAX + self._connections_max:
                     self._end_idle(list(connections.connections(port)), port)
