@@ -24,6 +24,7 @@ from spark_tests.planted.crash_states import crash_states
 from spark_tests.planted.full_disk import full_disk
 from spark_tests.planted.promises import Promises
 from spark_tests.planted.rot import rot
+from spark_tests.planted.serving import serving
 from spark_tests.simulation.simulation import simulate
 from spark_tests.support.chunks import chunks_of
 from spark_tests.support.seeds import seeded
@@ -167,6 +168,12 @@ def _full_disk(seed: int) -> Finding | None:
     return None
 
 
+def _serving(seed: int) -> Finding | None:
+    """Clients that take all they get leave something for others, and what is given back is there again."""
+    serving(seed)
+    return None
+
+
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 1500)
 MODEL: Final = Run("model", _model, 200)
@@ -174,4 +181,5 @@ CRASH_STATES: Final = Run("crash states", _crash_states, 8000)
 PROMISES: Final = Run("promises", _promises, 500)
 ROT: Final = Run("rot", _rot, 400)
 FULL_DISK: Final = Run("full disk", _full_disk, 60)
-RUNS: Final = {run.name: run for run in (FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
+SERVING: Final = Run("serving", _serving, 100)
+RUNS: Final = {run.name: run for run in (SERVING, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
