@@ -81,7 +81,7 @@ class BrokerConfig:
     receive_bytes_total_max: int = _setting(96 << 20, "what came of all requests that are not whole; then some end", RPC_BYTES_MAX)
     acknowledge_bytes_max: int = _setting(32 << 20, "unanswered acknowledgements of one stream, in bytes of memory; then it waits", 1)
     acknowledge_bytes_total_max: int = _setting(64 << 20, "unanswered acknowledgements of all streams together", 1)
-    delivery_bytes_total_max: int = _setting(192 << 20, "rows read for all streams and not taken yet; others wait, then those end", 1)
+    delivery_bytes_total_max: int = _setting(128 << 20, "rows read for all streams and not taken yet; others wait, then those end", 1)
     keepalive_ms: int = _setting(20_000, "a silent connection is asked whether it lives after this", 1000, _INT_MAX)
     keepalive_timeout_ms: int = _setting(10_000, "and closed when it has not answered for this long", 100, _INT_MAX)
 

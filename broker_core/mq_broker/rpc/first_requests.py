@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import grpc
@@ -49,8 +49,8 @@ class FirstRequests:
         """How many there are."""
         return self._silent
 
-    def of(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        """Returns the first request of a call; None where its client ended it without.
+    def of(self, requests: Iterator[Any], context: grpc.ServicerContext, before: Callable[[], object] = lambda: None) -> Any:
+        """Returns the first request of a call; None where its client ended it without. It is read when `before` has returned.
 
         Raises:
             grpc.RpcError: the client is gone, or was silent for longer than all the others.
@@ -60,6 +60,7 @@ class FirstRequests:
         with self._lock:
             self._enter(call)
         try:
+            before()
             return next(requests, None)
         finally:
             with self._lock:

@@ -56,7 +56,7 @@ _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
 #: Unary calls whose request may be large; how long its client may take to send it while others wait, less with a quarter of the room.
 _LARGE_REQUESTS: Final = frozenset({"Send", "CommitStaged", "DiscardStaged"})
 _RECKONED_BYTES: Final = 3 << 20
-_SLOW_S: Final = 3.0
+_SLOW_S: Final = 1.5
 _SLOW_WITH_FEW_S: Final = 10.0
 #: Large requests of streams that are parsed and checked at the same time.
 _TAKEN_IN_MAX: Final = 2
@@ -265,11 +265,14 @@ class Server:
     ) -> Iterator[bytes | None]:
         """The one request of a call that is answered at once. Where it may be `large` it has room before it is read, until the answer."""
         hold = Hold(context.peer(), context.cancel)
-        try:
+
+        def take_room() -> None:
             if large:
                 self._requests.take(hold, _RECKONED_BYTES, lambda: self._streams.stopping or not context.is_active())
+
+        try:
             with self._arrivals.reading(requests, context) as arriving:
-                message = self._first.of(arriving, context)
+                message = self._first.of(arriving, context, take_room)
             hold.cancel = None  # from here on it waits for us
             self._requests.correct(hold, 0 if message is None or len(message) < _SMALL_REQUEST_BYTES else len(message))
             yield message
