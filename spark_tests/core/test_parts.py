@@ -104,7 +104,8 @@ def test_all_destinations_and_producers() -> None:
     state = State(CLUSTER, LIMITS)
     partitions = [Partition(1)] * PARTITIONS_MAX
     for number in range(LIMITS.destinations_max):
-        state.by_number[number] = Destination(number, f"{number:0{NAME_BYTES_MAX}d}", bytes(16), partitions)
+        state.by_number[number] = destination = Destination(number, f"{number:0{NAME_BYTES_MAX}d}", bytes(16), [])
+        destination.partitions = partitions
     state.producers = {f"name/{number:0{NAME_BYTES_MAX}d}": LARGE >> 32 for number in range(LIMITS.named_producers_max)}
     assert checked(snapshot._export(state, "broker", ("broker",))) > 10
 
