@@ -6,6 +6,7 @@ import re
 
 import pyarrow as pa
 
+from mq_broker.config import BrokerConfig
 from mq_wire import envelope, limits
 from mq_wire.errors import TABLE, FixTheCall, MqError, Replaced, RetryLater, StateMismatch
 from mq_wire.v1 import broker_pb2
@@ -42,6 +43,19 @@ def test_partitioner_vectors() -> None:
 def test_limits() -> None:
     for name in ("RPC_BYTES_MAX", "RECORDS_BYTES_MAX", "RECORDS_ROWS_MAX", "HEADERS_PER_ROW_MAX", "AUDIT_RANGES"):
         assert f"{getattr(limits, name):,}" in TEXT, name
+
+
+def test_the_table_of_limits_says_what_the_settings_are() -> None:
+    documented = re.findall(r"^\| [^|]+ \| `([a-z_]+)` \| ([\d,]+) \| [^|]+ \|$", TEXT, re.MULTILINE)
+    assert len(documented) >= 18
+    defaults = BrokerConfig()
+    assert {name: int(value.replace(",", "")) for name, value in documented} == {name: getattr(defaults, name) for name, _ in documented}
+
+
+def test_every_code_in_the_table_of_limits_is_an_error() -> None:
+    table = TEXT[TEXT.index("| limit | setting |") : TEXT.index("## What may change")]
+    codes = set(re.findall(r"`([A-Z_]+)`", table))
+    assert codes - {"RESOURCE_EXHAUSTED", "UNIMPLEMENTED"} <= {error.code for error in TABLE}
 
 
 def test_every_call_is_described() -> None:
