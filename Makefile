@@ -18,6 +18,9 @@ FIRST ?= 1
 OPERATIONS ?= 1000
 # How many damaged inputs `make fuzz` feeds.
 INPUTS ?= 1000000
+# How much larger than in the short run attacks are: those of `make bench-attacks`, and with FLOODS those of `make fuzz`.
+SCALE ?= 1
+FLOODS ?= 3
 # How many messages wait for `make load`; 100 million take 12 GB of disk.
 MESSAGES ?= 100000000
 # How long `make soak` lasts.
@@ -31,7 +34,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit plain harnesses quick spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit plain harnesses quick spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-attacks bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -96,8 +99,8 @@ simulate: setup  ## a whole broker in SEEDS (200) random schedules of OPERATIONS
 bugs: setup  ## plants every bug of the catalogue (or those with BUGS=text in their names), and tells which check of which run caught it
 	MQ_BUGS="$(BUGS)" $(BIN)/python -m spark_tests.planted
 
-fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broker and its clients, and floods real ones
-	MQ_FUZZ_INPUTS=$(INPUTS) $(PYTEST) -q -s spark_tests/hostile
+fuzz: setup  ## feeds INPUTS (1,000,000) damaged requests and replies to a broker and its clients; attacks real ones, FLOODS (3) times the tests' size
+	MQ_FUZZ_INPUTS=$(INPUTS) MQ_SIEGE_SCALE=$(FLOODS) $(PYTEST) -q -s spark_tests/hostile
 
 damage: setup  ## damages a small data directory at every STEP-th byte (1) and by whole files; each case is recovered, or refused and repaired
 	MQ_DAMAGE_STEP=$(STEP) MQ_POWER_STEPS_ROUNDS=$(ROUNDS) $(PYTEST) -q -s -m damage
@@ -119,6 +122,9 @@ crash-spark: setup  ## kills broker, Python workers or driver COUNT times, at ra
 
 bench: setup  ## all speed figures, as a table; about ten minutes
 	$(BIN)/python -m benchmarks.bench
+
+bench-attacks: setup  ## every attack beside a client that behaves: its latencies, and memory; SCALE=3 makes them larger, ONLY=text picks some
+	$(BIN)/python -m benchmarks.attacks --scale $(SCALE) --only "$(ONLY)"
 
 bench-peers: setup  ## ours beside Spark's Kafka connector and a null source, with ratios; fetches Kafka first
 	$(BIN)/python -m benchmarks.peers
