@@ -24,6 +24,7 @@ OPEN: Final[dict[str, str]] = {
     "headers by number": "2,000 calls of 1 KB whose headers name one large entry of the table take 2.3 GiB, and others wait for 20 s",
     "calls without a request": "a thousand threads, whose memory stays",
     "large acknowledgements": "80 acknowledgements of 8 MB take 1.0 GiB, and 0.2 of them stay",
+    "lists of tokens": "20 requests of 33,000 or 99,000 tokens: others wait for 4 s, and 40 to 52 MiB stay",
     "sends without their last byte": "150 of them take 619 MiB: what was received and is not whole has no budget",
     "sends at the limit": "250 of them at once take more than 400 MiB: what was received and is not handled has no budget",
     "one row a delivery": "a million deliveries are handed out in one turn; others run into their deadlines",
@@ -36,7 +37,11 @@ OPEN: Final[dict[str, str]] = {
     "broad queues": "100 requests of 60 bytes take 530 MiB: 5 KB for each of 102,400 partitions, of 400,000 that are allowed",
 }
 #: Whether it fails depends on how busy the machine is.
-UNSTEADY: Final = frozenset({"calls without a request", "plans that wait", "two thousand streams"})
+UNSTEADY: Final = frozenset({"calls without a request", "lists of tokens", "plans that wait", "two thousand streams"})
+#: What a broker that is told to stop goes on with for too long, depending on the moment.
+ENDLESS: Final[dict[str, str]] = {
+    "one row a delivery": "the turn that hands out all rows has no end in ten seconds",
+}
 #: The short run: each family once or twice. All of them: with MQ_SIEGE_SCALE above 1, in `make fuzz`.
 SHORT: Final = (
     "rapid reset",
@@ -127,6 +132,12 @@ def test_others_are_served_and_nothing_is_left(camp: Camp, tmp_path: pathlib.Pat
         raise
 
 
-@pytest.mark.parametrize("name", STOPPED)
+def stopped() -> list[Any]:
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(reason=ENDLESS[name], strict=False)) if name in ENDLESS else name for name in STOPPED
+    ]
+
+
+@pytest.mark.parametrize("name", stopped())
 def test_a_broker_that_is_told_to_stop_meanwhile_ends(tmp_path: pathlib.Path, rng: random.Random, name: str) -> None:
     stop_during(ATTACKS[name], tmp_path / "broker", rng)
