@@ -144,6 +144,25 @@ class Target:
         self._stack.close()
 
 
+def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    """Does all of them at the same time, and raises what the first of them raised that did."""
+    errors: list[Exception] = []
+
+    def one(task: Callable[[], object]) -> None:
+        try:
+            task()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(task,), daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack.

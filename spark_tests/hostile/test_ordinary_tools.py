@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from mq_wire.service import METHODS, SERVICE_NAME
 from spark_tests.hostile import http2
-from spark_tests.hostile.siege import SCALE, Attack, Siege, Target
+from spark_tests.hostile.siege import SCALE, Attack, Siege, Target, side_by_side
 
 pytestmark = pytest.mark.slow
 
@@ -61,11 +61,7 @@ def probes(target: Target) -> None:
         lambda number: give_up(target),
         lambda number: look(target),
     ]
-    workers = [threading.Thread(target=work, args=(kind,)) for kind in kinds]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    side_by_side([functools.partial(work, kind) for kind in kinds])
 
 
 def test_probes_of_all_kinds(siege: Siege) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import functools
 import uuid
 from typing import Final
 
@@ -13,7 +13,7 @@ from mq_wire.v1.admin_pb2 import CreateDestinationRequest, HelloRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, ListMarkersRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, ListConsumersRequest
-from spark_tests.hostile.siege import Attack, Target
+from spark_tests.hostile.siege import Attack, Target, side_by_side
 from spark_tests.rpc.client import Publisher, Wire, batch_of, error_code
 
 #: Unanswered requests of one publish stream.
@@ -61,11 +61,7 @@ def single_rows(target: Target) -> None:
         for _ in range(min(count, _WINDOW)):
             assert not publisher.answer().error.code
 
-    threads = [threading.Thread(target=send, args=(publisher,)) for publisher in publishers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([functools.partial(send, publisher) for publisher in publishers])
 
 
 def poison(target: Target) -> None:

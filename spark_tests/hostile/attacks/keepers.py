@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import grpc
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest, ListDestinationsRequest
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, OpenProducerRequest, TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, JoinQueryRequest, PlanRequest
-from spark_tests.hostile.siege import Attack, Target
+from spark_tests.hostile.siege import Attack, Target, side_by_side
 from spark_tests.rpc.client import Wire, batch_of, error_code
 
 _WORKERS: Final = 8
@@ -36,11 +35,7 @@ def invented(target: Target, count: int, make: Any, method: str) -> None:
         for _ in range(each):
             refused(wire.call, method, make(uuid.uuid4().hex))
 
-    workers = [threading.Thread(target=work) for _ in range(_WORKERS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    side_by_side([work] * _WORKERS)
 
 
 def owners(target: Target) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from typing import Final
 
 import grpc
@@ -11,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from spark_tests.hostile import http2
-from spark_tests.hostile.siege import Attack, Target
+from spark_tests.hostile.siege import Attack, Target, side_by_side
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
@@ -29,11 +28,7 @@ def watch_and_cancel(target: Target) -> None:
                     next(watch)
                 watch.cancel()
 
-    probes = [threading.Thread(target=probe) for _ in range(8)]
-    for thread in probes:
-        thread.start()
-    for thread in probes:
-        thread.join()
+    side_by_side([probe] * 8)
 
 
 def watch_unread(target: Target) -> None:

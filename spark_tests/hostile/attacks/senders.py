@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import uuid
 from typing import Final
 
@@ -16,7 +15,7 @@ from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, DiscardStagedRequest, PublishHeader
 from spark_tests.hostile import http2
 from spark_tests.hostile.http2 import Client
-from spark_tests.hostile.siege import Attack, Target
+from spark_tests.hostile.siege import Attack, Target, side_by_side
 from spark_tests.rpc.client import batch_of
 
 #: Pairs of int64 in one acknowledgement of nearly 8 MB.
@@ -45,11 +44,7 @@ def at_once(tasks: list[functools.partial[None]]) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):
             task()
 
-    threads = [threading.Thread(target=one, args=(task,)) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([functools.partial(one, task) for task in tasks])
 
 
 def repeat(client: Client, stream: int, body: bytes, count: int) -> None:
