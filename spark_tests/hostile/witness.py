@@ -72,11 +72,11 @@ class Witness:
         self._process.wait(60)
         self._thread.join()
         self._process.stdout.close()
-        failed = sum(1 for r in self.rounds if r["error"])
-        assert self._counted or failed, "the innocent client ended before its time"
-        if not failed:
-            expected = {"enqueued_rows": len(self.rounds), "depth_rows": 0, "staged_rows": 0}
-            assert self._counted == expected, f"{len(self.rounds)} rounds, and the broker has {self._counted}"
+        failed = [r["error"] for r in self.rounds if r["error"]]
+        assert not failed, f"{len(failed)} of {len(self.rounds)} rounds failed, such as {failed[0]}"
+        assert self._counted, "the innocent client ended before its time"
+        expected = {"enqueued_rows": len(self.rounds), "depth_rows": 0, "staged_rows": 0}
+        assert self._counted == expected, f"{len(self.rounds)} rounds, and the broker has {self._counted}"
 
     def kill(self) -> None:
         """Ends the process at once."""
