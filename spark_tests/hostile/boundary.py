@@ -146,10 +146,11 @@ class Boundary:
             self.broker, cast("Journal", self.journal), cast("Housekeeping", NoHousekeeping()), lambda: next(clock), on_failure
         )
         self.engine.start()
-        server = Server(self.engine, BrokerConfig(), CLUSTER, "0")
-        self._handlers = {name: server.handler(method) for name, method in METHODS.items()}
+        self._server = Server(self.engine, BrokerConfig(), CLUSTER, "0")
+        self._handlers = {name: self._server.handler(method) for name, method in METHODS.items()}
 
     def close(self) -> None:
+        self._server.stop()
         self.engine.stop()
 
     def feed(self, method: str, *messages: bytes) -> Generator[tuple[str, str, Any], None, None]:

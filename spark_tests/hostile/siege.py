@@ -37,7 +37,7 @@ STOP_S_MAX: Final = 10.0
 RSS_ANON_BYTES_MAX: Final = 700 << 20
 #: Rounds of the innocent client that an attack at its height is held for.
 ROUNDS: Final = 20
-P99_S_MAX: Final = 1.0
+P99_S_MAX: Final = 5.0
 #: A burst of thousands of calls is worked off before what comes behind it.
 LONGEST_S_MAX: Final = 8.0
 _SAMPLE_S: Final = 0.01
