@@ -5,6 +5,7 @@ It ends for one of three reasons only: it is told to, it cannot start, or its st
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from mq_broker.core.commands import Settings
 from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import DataDirectory
+from mq_broker.journal.lock import DirectoryWatch
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.log import LogOutput, say
 from mq_broker.rpc.server import Server, bracketed, check_address
@@ -60,9 +62,12 @@ class BrokerProcess:
         check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
-        with log, DataDirectory.open(config.data_dir) as directory:
+        with log, DataDirectory.open(config.data_dir) as directory, contextlib.ExitStack() as watching:
+            if not directory.identity.created:
+                say(logging.WARNING, "data_directory_made", f"a new, empty data directory was made at {directory.path}")
             engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))
             engine.start()
+            watching.enter_context(DirectoryWatch(lambda: directory.check(lambda: engine.file_in_hand), lambda error: _die(log, error)))
             try:
                 server = Server(engine, config, directory.identity.cluster.bytes, self._version)
             except BaseException:

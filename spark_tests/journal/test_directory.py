@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mq_broker.journal.directory import DataDirectory
-from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable
+from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed
 
 
 def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
@@ -87,3 +87,40 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryUnusable, match="cannot be used"):
         DataDirectory.open(tmp_path / "file")
+
+
+def test_a_lock_file_that_was_removed_lets_nobody_in(tmp_path: Path) -> None:
+    """Also not who looks or repairs, and a folder that was moved is held still."""
+    with DataDirectory.open(tmp_path / "data") as directory:
+        (tmp_path / "data" / "lock").unlink()
+        with pytest.raises(DataDirectoryInUse):
+            DataDirectory.open(tmp_path / "data")
+        for read_only in (True, False):
+            with pytest.raises(DataDirectoryInUse):
+                DataDirectory.open_damaged(tmp_path / "data", read_only=read_only)
+        assert not (tmp_path / "data" / "lock").exists(), "who is refused leaves nothing behind"
+        (tmp_path / "data").rename(tmp_path / "moved")
+        with pytest.raises(DataDirectoryInUse):
+            DataDirectory.open(tmp_path / "moved")
+        (tmp_path / "other").mkdir()
+        for name in ("journal", "snapshots", "identity", "identity.copy"):
+            (tmp_path / "moved" / name).rename(tmp_path / "other" / name)
+        with pytest.raises(DataDirectoryInUse):
+            DataDirectory.open(tmp_path / "other")
+        with pytest.raises(StorageFailed, match="removed, moved or unmounted"):
+            directory.check(lambda: "none")
+    DataDirectory.open(tmp_path / "other").close()
+
+
+@pytest.mark.parametrize("name", ["lock", "journal", "snapshots", ".", "journal/segment"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_was_removed_is_noticed(tmp_path: Path, name: str, is_replaced: bool) -> None:
+    with DataDirectory.open(tmp_path / "data") as directory:
+        (tmp_path / "data" / "journal" / "segment").touch()
+        directory.check(lambda: "segment")
+        path = tmp_path / "data" / name
+        path.rename(tmp_path / "moved")
+        if is_replaced and name != "journal/segment":
+            path.touch() if name == "lock" else path.mkdir()
+        with pytest.raises(StorageFailed, match=str(path)):
+            directory.check(lambda: "segment")

@@ -25,6 +25,7 @@ from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.room import JournalRoom
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.journal import Journal
+from mq_broker.journal.segments import segment_name
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed, StoreFull
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
@@ -85,6 +86,11 @@ class Engine:
         self._stopping = self._stopped = self._told_short = self._more_due = False
         self._next_tick = monotonic() + TICK_S
         self.failed: BaseException | None = None
+
+    @property
+    def file_in_hand(self) -> str:
+        """Name of the journal's file that holds the last turn. Any thread may ask."""
+        return segment_name(self._journal.position.segment)
 
     def start(self) -> None:
         """Begins to serve."""

@@ -2,7 +2,7 @@
 
 identity        JSON: format, uuids of cluster and journal, whether creation is finished, checksum
 identity.copy   the same again: a broker without its uuids is nobody's
-lock            held with flock as long as the broker runs; holds its process id
+lock            held with flock as long as the broker runs, together with this folder and `journal/`; holds its process id
 journal/        segments and their pool
 snapshots/      packs and manifests
 quarantine/     what `mq repair` took out, a folder with a report for each time
@@ -10,9 +10,7 @@ quarantine/     what `mq repair` took out, a folder with a report for each time
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -23,8 +21,9 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from mq_broker.journal.disk import RealDisk, belong_as, told_if_unreadable
+from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
-from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed, StoreFull
+from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
 
 #: What is written from now on. A directory of format 1 opens for ever: its identity becomes 2 before anything else is written, since
 #: programs that know 1 alone would read the rest and leave out what they do not know.
@@ -32,10 +31,9 @@ FORMAT_VERSION: Final = 2
 _FORMATS: Final = (1, FORMAT_VERSION)
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
-_LOCK: Final = "lock"
 _REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"
 #: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts there.
-_OURS: Final = frozenset({_LOCK, f"{_IDENTITY}.new", "lost+found"})
+_OURS: Final = frozenset({LOCK, f"{_IDENTITY}.new", "lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +96,15 @@ class DataDirectory:
         snapshot_disk: folder for the snapshots.
     """
 
-    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: int | None, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: DirectoryLock, *, read_only: bool = False) -> None:
         self.path = path
         self.identity = identity
         self._disk = disk
-        self._lock: int | None = lock
+        self._lock = lock
         self.journal_disk = RealDisk(path / "journal", path / _IDENTITY, read_only=read_only)
         self.snapshot_disk = RealDisk(path / "snapshots", path / _IDENTITY, read_only=read_only)
+        for held in (self.journal_disk, self.snapshot_disk):
+            lock.hold_folder(held.path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], new_uuid: Callable[[], UUID] = uuid4) -> DataDirectory:
@@ -121,7 +121,7 @@ class DataDirectory:
         try:
             disk = RealDisk(folder, folder / _IDENTITY)
             _check_ours(folder)
-            lock = _lock(folder)
+            lock = DirectoryLock.take(folder, folder / _IDENTITY)
         except OSError as error:
             raise DataDirectoryUnusable(
                 f"data directory {folder} cannot be used: {error.strerror}: check the path and its owner, or choose another with --data-dir"
@@ -138,7 +138,7 @@ class DataDirectory:
                 directory.upgrade()
                 return directory
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
 
     @classmethod
@@ -157,7 +157,7 @@ class DataDirectory:
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
             raise DataDirectoryUnusable(f"{folder} is no data directory: it has no folders 'journal' and 'snapshots'")
         try:
-            lock = _lock_if_there(folder) if read_only else _lock(folder)
+            lock = DirectoryLock.take(folder, folder / _IDENTITY, read_only=read_only)
         except OSError as error:
             raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {error.strerror}: check its owner") from error
         try:
@@ -170,8 +170,7 @@ class DataDirectory:
                 )
             return cls(folder, known, RealDisk(folder, folder / _IDENTITY, read_only=read_only), lock, read_only=read_only)
         except BaseException:
-            if lock is not None:
-                os.close(lock)
+            lock.close()
             raise
 
     def upgrade(self) -> None:
@@ -212,9 +211,18 @@ class DataDirectory:
 
     def close(self) -> None:
         """Releases the lock."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
+
+    def check(self, in_hand: Callable[[], str]) -> None:
+        """Looks whether the directory is still the one that was opened, and has the file of the journal whose name `in_hand` says.
+
+        Raises:
+            StorageFailed: it is not, or has not.
+        """
+        self._lock.check()
+        name = in_hand()
+        if not (self.journal_disk.path / name).exists() and name == in_hand():
+            raise StorageFailed(f"{self.journal_disk.path / name} was removed under the running broker: restore the data directory from a copy")
 
     def __enter__(self) -> Self:
         return self
@@ -265,40 +273,6 @@ def _check_ours(folder: Path) -> None:
         raise DataDirectoryUnusable(
             f"{folder} is not empty (it has {example!r}) and has no identity file: it is not a data directory; choose an empty folder"
         )
-
-
-def _lock(folder: Path) -> int:
-    is_new = not (folder / _LOCK).exists()
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    if is_new:
-        belong_as(descriptor, folder / _IDENTITY)
-    _hold(folder, descriptor, fcntl.LOCK_EX)
-    with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
-        os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
-    return descriptor
-
-
-def _lock_if_there(folder: Path) -> int | None:
-    """Keeps brokers away as long as somebody looks. Without a lock file no broker was ever here; then there is nothing to hold."""
-    try:
-        descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    _hold(folder, descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
-def _hold(folder: Path, descriptor: int, how: int) -> None:
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise DataDirectoryInUse(
-            f"data directory {folder} is in use by process {holder}: stop that broker, or choose another directory with --data-dir"
-        ) from None
 
 
 def _write_identity(disk: RealDisk, identity: Identity) -> None:
