@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from mq_broker.console.output import put
 from mq_broker.console.tables import age, print_table, size
 from mq_wire.errors import InvalidOption
 from mq_wire.v1 import subscribe_pb2
@@ -36,7 +37,7 @@ def release(options: argparse.Namespace) -> int:
     if one.connected:
         print(f"a query was at work as {options.name}: it ends with IncarnationSuperseded, and needs a new checkpoint", file=sys.stderr)
     figures = f"{reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged"
-    print(f"released {options.name} of {one.destination}: {figures}")
+    put(f"released {options.name} of {one.destination}: {figures}")
     return 0
 
 
@@ -48,7 +49,7 @@ def end(options: argparse.Namespace) -> int:
             raise InvalidOption(f"no consumer with session {options.session} is connected: `mq consumers list` shows who is")
         # Once: had the first call ended it and its answer been lost, another one would be told that there is none.
         reply = connection.call("ReleaseConsumer", subscribe_pb2.ReleaseConsumerRequest(session=options.session), retry_timeout=None)
-    print(f"ended session {options.session} of {found[0].destination}: {reply.returned_rows:,} messages returned")
+    put(f"ended session {options.session} of {found[0].destination}: {reply.returned_rows:,} messages returned")
     return 0
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Final
 
+from mq_broker.console.output import put
 from mq_broker.console.tables import size
 from mq_broker.repair.directory import Report, repair_directory, verify_directory
 from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, JournalDamaged
@@ -36,20 +37,20 @@ def repair(options: argparse.Namespace) -> int:
     _print(report, options)
     if not options.json:
         if not report.findings:
-            print("nothing to repair")
+            put("nothing to repair")
         else:
             where = f"; the damaged files and a report are in {report.aside}" if report.aside else ""
-            print(f"repaired: the broker can start{where}")
+            put(f"repaired: the broker can start{where}")
     return 0
 
 
 def _print(report: Report, options: argparse.Namespace) -> None:
     if options.json:
-        print(json.dumps(report.as_json(), indent=2))
+        put(json.dumps(report.as_json(), indent=2))
         return
     for finding in report.findings:
-        print(finding)
-    print(
+        put(str(finding))
+    put(
         f"{report.directory}: {report.segments} segments with {report.turns:,} turns ({size(report.bytes)}), {report.snapshots} snapshots: "
         f"{len(report.findings)} damaged, {report.lost_rows:,} rows lost"
         if report.findings

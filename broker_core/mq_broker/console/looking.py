@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mq_broker.console.output import put
 from mq_broker.console.tables import age, print_pairs, print_table, size
 from mq_wire.errors import InvalidOption, InvalidRequest, UnknownDestination
 from mq_wire.v1 import admin_pb2
@@ -54,7 +55,7 @@ def create(options: argparse.Namespace) -> int:
         made = connection.call("CreateDestination", request)
     # A call that was repeated finds what it made itself, and an older broker does not say whether it made anything.
     is_new = made.created or not existed
-    print(f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with {len(made.partitions)} partitions")
+    put(f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with {len(made.partitions)} partitions")
     return 0
 
 
@@ -76,7 +77,7 @@ def delete(options: argparse.Namespace) -> int:
         # By its identity: a repeated call that comes late must not delete what was created since under the name.
         known = reply.destination.destination_id
         connection.call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue, destination_id=known))
-    print(f"deleted {options.queue}" + (f" with {depth:,} messages" if depth else ""))
+    put(f"deleted {options.queue}" + (f" with {depth:,} messages" if depth else ""))
     return 0
 
 

@@ -10,24 +10,31 @@ from importlib import import_module, metadata
 from typing import Any, Final
 
 from mq_broker.config import BrokerConfig
+from mq_broker.console.output import OutputFailed, check_stdout, finish, keep_standard_files
 from mq_wire.errors import MqError
 from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT
 
 EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130
+#: Serves without a stdout; what others have to say is said there.
+_BROKER: Final = "broker:run"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are wrong."""
+    keep_standard_files()
     options = _parser().parse_args(arguments)
     try:
-        return _command(options.command)(options)
-    except MqError as error:
+        if options.command != _BROKER:
+            check_stdout()
+        code = _command(options.command)(options)
+        if options.command != _BROKER:
+            finish()
+        return code
+    except (MqError, OutputFailed) as error:
         print(f"mq: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(f"mq: the Python package {error.name!r} is missing: pip install '.[broker]' in a checkout of pyspark-mq", file=sys.stderr)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has enough; keep the interpreter from saying so
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_ERROR
@@ -84,7 +91,7 @@ def _add_broker(commands: Any) -> None:
         help="run a broker in the foreground",
         description="Runs a broker until SIGTERM or SIGINT. Flags beat the config file, the config file beats the defaults.",
     )
-    broker.set_defaults(command="broker:run")
+    broker.set_defaults(command=_BROKER)
     broker.add_argument("--config", metavar="FILE", help="TOML file; conf/broker.toml shows every setting")
     broker.add_argument("--stop-with-stdin", action="store_true", help="stop when stdin ends, which is when the parent process does")
     for setting in dataclasses.fields(BrokerConfig):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator
 
+from mq_broker.console.output import put
 from mq_wire.errors import InvalidOption
 from pyspark_mq import Consumer, Message, Producer
 
@@ -21,12 +23,12 @@ def send(options: argparse.Namespace) -> int:
         for value in _values(options):
             producer.send(value, key=key, priority=options.priority, headers=headers)
             sent += 1
-    print(f"sent {sent:,} {'message' if sent == 1 else 'messages'} to {options.queue}")
+    put(f"sent {sent:,} {'message' if sent == 1 else 'messages'} to {options.queue}")
     return 0
 
 
 def receive(options: argparse.Namespace) -> int:
-    """Prints values as they come, and acknowledges them when they are printed."""
+    """Prints values as they come; each is acknowledged when its line has been written."""
     if options.count < 0:
         raise InvalidOption(f"--count {options.count} is negative: give 0 for all that come, or how many")
     # No more than asked for: what is fetched and not printed would count as delivered.
@@ -38,7 +40,7 @@ def receive(options: argparse.Namespace) -> int:
             if message is None:
                 break
             received += 1
-            print(_line(message, verbose=options.verbose), flush=True)
+            put(_line(message, verbose=options.verbose), flush=True)
             if options.ack:
                 consumer.acknowledge(message)
     if received < options.count:
@@ -50,14 +52,14 @@ def _values(options: argparse.Namespace) -> Iterator[bytes]:
     if options.values:
         yield from (value.encode() for value in options.values)
         return
-    if options.file == "-":
-        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
-        return
+    if options.file == "-" and sys.stdin is None:
+        raise InvalidOption("stdin is closed: give values, or --file")
     try:
-        with open(options.file, "rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if options.file == "-" else open(options.file, "rb") as file:
             yield from (line.rstrip(b"\r\n") for line in file)
     except OSError as error:
-        raise InvalidOption(f"--file {options.file!r} cannot be read: {error.strerror}") from None
+        name = "stdin" if options.file == "-" else f"--file {options.file!r}"
+        raise InvalidOption(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _headers(texts: list[str]) -> dict[str, bytes] | None:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from mq_broker.console.output import put
 from mq_broker.console.tables import age, print_table, size
 from mq_wire.errors import InvalidOption, InvalidRequest
 from mq_wire.v1 import produce_pb2 as produce
@@ -52,7 +53,7 @@ def discard_staged(options: argparse.Namespace) -> int:
         for first in range(0, len(tokens), _PAGE):
             request = produce.DiscardStagedRequest(tokens=tokens[first : first + _PAGE])
             rows += connection.call("DiscardStaged", request).rows
-    print(f"discarded {rows:,} rows of {len(tokens):,} staged sets")
+    put(f"discarded {rows:,} rows of {len(tokens):,} staged sets")
     return 0
 
 
@@ -78,7 +79,7 @@ def forget_marker(options: argparse.Namespace) -> int:
             which = f"{len(found)} targets ({targets}): say which with --target" if found else "no marker: `mq markers list` shows them"
             raise InvalidRequest(f"owner {options.owner!r} has {which}")
         connection.call("ForgetMarker", produce.ForgetMarkerRequest(owner=options.owner, target=found[0].target))
-    print(f"forgot {options.owner} of {found[0].target or '(no target)'}, which was at version {found[0].version}")
+    put(f"forgot {options.owner} of {found[0].target or '(no target)'}, which was at version {found[0].version}")
     return 0
 
 

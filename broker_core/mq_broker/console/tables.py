@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mq_broker.console.output import put
+
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table; numbers stand on the right, with separators, everything else on the left."""
@@ -13,7 +15,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     right = [all(isinstance(row[i], (int, float)) for row in cells) and bool(cells) for i in range(len(heads))]
     for row in texts:
         line = "  ".join(text.rjust(width) if flush else text.ljust(width) for text, width, flush in zip(row, widths, right, strict=True))
-        print(line.rstrip())
+        put(line.rstrip())
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -21,7 +23,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     texts = [(name, _text(value)) for name, value in pairs]
     width = max(len(name) for name, _ in texts)
     for name, text in texts:
-        print(f"{name.ljust(width)}  {text}".rstrip())
+        put(f"{name.ljust(width)}  {text}".rstrip())
 
 
 def age(milliseconds: int) -> str:

@@ -220,9 +220,9 @@ class DataDirectory:
             StorageFailed: it is not, or has not.
         """
         self._lock.check()
-        name = in_hand()
-        if not (self.journal_disk.path / name).exists() and name == in_hand():
-            raise StorageFailed(f"{self.journal_disk.path / name} was removed under the running broker: restore the data directory from a copy")
+        path = self.journal_disk.path / in_hand()
+        if not path.exists() and path.name == in_hand():
+            raise StorageFailed(f"{path} was removed under the running broker: restore the data directory from a copy")
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """Who holds a data directory: one process at a time, and only as long as it is still the directory that this process opened.
 
-Held are the folder itself, `journal/` in it, and the file `lock`, which versions before 0.2.0 know alone. A file is easily removed, and then
-made anew by the next who comes; a folder with a running broker in it goes only together with the data.
+Held are the folder itself, those in it, and the file `lock`, which 0.1.0 knows alone. A file is easily removed, and then made anew by the
+next who comes; a folder goes only together with the data.
 """
 
 from __future__ import annotations
