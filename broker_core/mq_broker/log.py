@@ -6,21 +6,28 @@ not fit into the queue of that thread is counted, and the count is said.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
 import queue
 import sys
+import threading
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
+
+from mq_broker.outlet import within, write_while
 
 LOGGER: Final = logging.getLogger("mq_broker")
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 #: Lines that wait to be written.
 _QUEUED_MAX: Final = 10_000
+#: What waits at the end has so long to be written.
+LAST_LINES_S: Final = 1.0
 #: Of one value: names come from clients.
 _VALUE_CHARS_MAX: Final = 500
 
@@ -102,28 +109,61 @@ class _Handing(logging.handlers.QueueHandler):
             self.dropped += 1
 
 
-class _Writing(logging.StreamHandler[TextIO]):
-    """Writes lines, and how many are missing before them."""
+class _Writing:
+    """Writes lines on a thread of its own, and how many are missing before them.
 
-    def __init__(self, stream: TextIO, handing: _Handing) -> None:
-        super().__init__(stream)
-        self._handing = handing
+    No `logging.Handler`: the end of the interpreter takes the lock of each, and this thread may wait for a reader that never comes.
+    """
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Writes one line."""
-        dropped, self._handing.dropped = self._handing.dropped, 0
-        if dropped:
-            missing = logging.makeLogRecord({"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING"})
-            missing.msg, missing.event = f"{dropped} lines are missing here: stderr took them too slowly", "lines_dropped"
-            super().emit(missing)
-        super().emit(record)
+    def __init__(self, stream: TextIO, formatter: logging.Formatter, handing: _Handing) -> None:
+        self._stream, self._formatter, self._handing = stream, formatter, handing
+        self._waiting: queue.Queue[Any] = handing.queue  # type: ignore[assignment]
+        #: Once it is to end: whether it may still wait for the reader.
+        self._may_wait: Callable[[], bool] | None = None
+        self._thread = threading.Thread(target=self._run, name="mq-log", daemon=True)
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """A stderr that is closed or full ends nothing."""
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes what waits, within a bounded time."""
+        self._may_wait = within(LAST_LINES_S)
+        with contextlib.suppress(queue.Full):  # then the thread does not wait for it
+            self._waiting.put_nowait(None)
+        self._thread.join(2 * LAST_LINES_S)
+
+    def write_last(self, record: logging.LogRecord) -> None:
+        """Writes one line on the caller's thread, within a bounded time."""
+        with contextlib.suppress(OSError, ValueError):
+            write_while(self._stream, self._formatter.format(record) + "\n", within(LAST_LINES_S))
+
+    def _run(self) -> None:
+        while (record := self._next()) is not None:
+            dropped, self._handing.dropped = self._handing.dropped, 0
+            if dropped:
+                missing = logging.makeLogRecord({"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING"})
+                missing.msg, missing.event = f"{dropped} lines are missing here: stderr took them too slowly", "lines_dropped"
+                self._write(missing)
+            self._write(record)
+            if self._may_wait is not None and not self._may_wait():
+                return
+
+    def _next(self) -> Any:
+        """Returns the next record, None at the end."""
+        if self._may_wait is None:
+            return self._waiting.get()
+        with contextlib.suppress(queue.Empty):
+            return self._waiting.get_nowait()
+        return None
+
+    def _write(self, record: logging.LogRecord) -> None:
+        # A stderr that is closed or full ends nothing.
+        with contextlib.suppress(OSError, ValueError):
+            write_while(self._stream, self._formatter.format(record) + "\n", lambda: self._may_wait is None or self._may_wait())
 
 
 class LogOutput:
-    """Sends what `say` says to a stream, from `with` to its end.
+    """Sends what `say` says to a stream, from `with` to its end; the last lines have a second.
 
     Args:
         style: one of FORMATS.
@@ -132,28 +172,24 @@ class LogOutput:
     """
 
     def __init__(self, style: str = "text", level: str = "info", stream: TextIO | None = None) -> None:
-        self._waiting: queue.Queue[Any] = queue.Queue(_QUEUED_MAX)
-        self._handing = _Handing(self._waiting)
-        self._writing = _Writing(stream or sys.stderr, self._handing)
-        self._writing.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-        self._listener = logging.handlers.QueueListener(self._waiting, self._writing)
+        self._handing = _Handing(queue.Queue(_QUEUED_MAX))
+        self._writing = _Writing(stream or sys.stderr, JsonFormatter() if style == "json" else TextFormatter(), self._handing)
         self._level = level
 
     def __enter__(self) -> Self:
         LOGGER.addHandler(self._handing)
         LOGGER.setLevel(self._level.upper())
         LOGGER.propagate = False
-        self._listener.start()
+        self._writing.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         LOGGER.removeHandler(self._handing)
         LOGGER.propagate = True
-        self._listener.stop()
+        self._writing.stop()
 
     def say_last(self, level: int, event: str, message: str) -> None:
-        """Says something on the caller's thread, for a process that ends at once."""
+        """Says something on the caller's thread, for a process that ends at once: within a second, or not at all."""
         record = logging.makeLogRecord({"name": LOGGER.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message})
         record.event = event
-        self._writing.handle(record)
-        self._writing.flush()
+        self._writing.write_last(record)

@@ -22,7 +22,8 @@ from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.lock import DirectoryWatch
 from mq_broker.journal.settings import JournalSettings
-from mq_broker.log import LogOutput, say
+from mq_broker.log import LAST_LINES_S, LogOutput, say
+from mq_broker.outlet import within, write_while
 from mq_broker.rpc.server import Server, bracketed, check_address
 
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
@@ -76,8 +77,7 @@ class BrokerProcess:
             try:
                 port = server.start()
                 self._ready = True
-                sys.stdout.write(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})\n")
-                sys.stdout.flush()
+                _say_ready(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})")
                 say(logging.INFO, "ready", "the broker is ready", port=port, pid=os.getpid(), data=directory.path, version=self._version)
                 while os.read(self._told, 1) == bytes([signal.SIGHUP]):
                     say(logging.WARNING, "hangup", "SIGHUP changes nothing: there is nothing to read anew; SIGTERM stops the broker")
@@ -96,6 +96,15 @@ class BrokerProcess:
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
+
+
+def _say_ready(line: str) -> None:
+    """Writes to stdout, for who waits there. Whoever does not must not keep a broker from serving."""
+    try:
+        if sys.stdout is not None:
+            write_while(sys.stdout, f"{line}\n", within(LAST_LINES_S))
+    except (OSError, ValueError) as error:
+        say(logging.WARNING, "stdout_failed", f"the line that says that the broker is ready could not be written to stdout: {error}")
 
 
 def _die(log: LogOutput, error: BaseException) -> None:

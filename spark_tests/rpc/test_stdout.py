@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -71,3 +73,84 @@ def test_closed_files_do_not_become_others(module_broker: LocalBroker, queue_nam
     assert "stdin" in done.stderr
     done = mq("stats", "nobody", "--broker", module_broker.address, redirected="2>&-")
     assert (done.returncode, done.stdout) == (1, ""), "errors are not results"
+
+
+class Pipe:
+    """A pipe that is full, and that nobody reads."""
+
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+        os.set_blocking(self.write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(self.write, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(self.write, b"x")
+        os.set_blocking(self.write, True)
+
+    def close(self) -> None:
+        os.close(self.read)
+        os.close(self.write)
+
+
+def broker(path: pathlib.Path, **files: Any) -> subprocess.Popen[bytes]:
+    flags = ["--data-dir", str(path / "broker"), "--port", "0", "--segment-bytes", str(32 << 20)]
+    return subprocess.Popen([sys.executable, "-m", "mq_broker.console", "broker", *flags], **files)
+
+
+@pytest.mark.parametrize("ended_by", ["TERM", "TERM twice", "loss"])
+def test_a_stderr_that_nobody_reads_does_not_keep_a_broker_from_ending(tmp_path: pathlib.Path, ended_by: str) -> None:
+    pipe = Pipe()
+    with contextlib.closing(pipe), broker(tmp_path, stdout=subprocess.PIPE, stderr=pipe.write) as process:
+        assert process.stdout is not None
+        assert b"mq://" in process.stdout.readline()
+        if ended_by == "loss":
+            (tmp_path / "broker" / "lock").unlink()
+        else:
+            for _ in ended_by.split():
+                process.terminate()
+        try:
+            assert process.wait(20) == (70 if ended_by == "loss" else 0)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kind", ["full", "closed", "read by nobody"])
+def test_a_broker_serves_without_a_stdout(tmp_path: pathlib.Path, kind: str) -> None:
+    pipe = Pipe()
+    if kind == "closed":
+        os.close(pipe.read)
+        pipe.read = os.open("/dev/null", os.O_RDONLY)
+    with (
+        contextlib.closing(pipe),
+        open("/dev/full", "wb") as full,
+        broker(tmp_path, stdout=full if kind == "full" else pipe.write, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stderr is not None
+        try:
+            lines = iter(process.stderr.readline, b"")
+            seen = []
+            for line in lines:
+                seen.append(line)
+                if b"INFO the broker is ready" in line:
+                    break
+            assert b"WARNING the line that says that the broker is ready" in b"".join(seen)
+            process.terminate()
+            assert process.wait(20) == 0
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_closed_standard_files_are_no_files_of_the_journal(tmp_path: pathlib.Path) -> None:
+    """What gRPC says on stderr would stand in the middle of it."""
+    line = shlex.join([sys.executable, "-m", "mq_broker.console", "broker", "--data-dir", str(tmp_path / "broker"), "--port", "0"])
+    with subprocess.Popen(["bash", "-c", f"exec {line} <&- >&- 2>&-"]) as process:
+        try:
+            wait_until(lambda: (tmp_path / "broker" / "identity.copy").exists(), 30)
+            assert {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)} == {os.devnull}
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
