@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
+import resource
 from pathlib import Path
 
 import pytest
 
-from mq_broker.journal.disk import RealDisk
+from mq_broker.journal.disk import RealDisk, why_full
 from mq_broker.journal.pool import SegmentPool, pool_name
 from mq_broker.journal.settings import TINY, JournalSettings
 from mq_broker.testing.memory_disk import MemoryDisk
@@ -90,3 +92,45 @@ def test_a_disk_that_is_full_and_then_fails_is_told_to_whoever_waits(in_backgrou
     with pytest.raises(StorageFailed, match="could not be filled"):
         pool.ensure(0, 1)
     pool.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.EFBIG, "ulimit -f"), (errno.EDQUOT, "quota"), (errno.ENOSPC, r"bytes free, a journal segment takes")]
+)
+def test_what_there_is_too_little_of_is_named(number: int, words: str) -> None:
+    def full(kind: str, name: str, _: int) -> None:
+        if kind == "allocate":
+            raise OSError(number, os.strerror(number), name)
+
+    disk = MemoryDisk()
+    disk.hook = full
+    pool = SegmentPool(disk, TINY)
+    pool.start()
+    assert not pool.ensure(4096, 0)
+    assert re.search(words, str(pool.refusal(4096)))
+
+
+def test_out_of_inodes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealDisk, "free_files", lambda self: 0)
+    assert "no inodes left" in why_full(OSError(errno.ENOSPC, ""), RealDisk(tmp_path))
+    monkeypatch.undo()
+    assert why_full(OSError(errno.ENOSPC, ""), RealDisk(tmp_path)) == ""
+
+
+def test_where_files_may_not_be_as_large_smaller_ones_do(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    pool = SegmentPool(disk, JournalSettings(segment_bytes=8 << 20, first_bytes=1 << 20, fill_in_background=False))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, before[1]))
+    try:
+        pool.start()
+        for size in (1, 2, 2, 2):
+            assert pool.ensure(4096, 2)
+            (name, taken), file = pool.take(4096, 2)
+            file.close()
+            disk.remove(name)
+            assert taken == size << 20
+        assert not pool.ensure(4 << 20, 2)
+        assert "of 3145728 bytes (ulimit -f" in str(pool.refusal(4 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -10,9 +10,9 @@ quarantine/     what `mq repair` took out, a folder with a report for each time
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
-from mq_broker.journal.disk import RealDisk, belong_as, told_if_unreadable
+from mq_broker.journal.disk import FULL, RealDisk, belong_as, told_if_unreadable, why_full
 from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
@@ -135,6 +135,7 @@ class DataDirectory:
                 else:
                     identity = Identity(new_uuid(), new_uuid(), created=False)
                 directory = cls(folder, identity, disk, lock)
+                _check_sizes(directory.journal_disk.path)
                 directory.upgrade()
                 return directory
         except BaseException:
@@ -275,6 +276,18 @@ def _check_ours(folder: Path) -> None:
         )
 
 
+def _check_sizes(journal: Path) -> None:
+    """Refuses what a limit on the size of files would have fail in the middle of a turn."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for path in journal.iterdir() if limit != resource.RLIM_INFINITY else ():
+        size = path.stat().st_size
+        if size > limit:
+            raise DataDirectoryUnusable(
+                f"{path} has {size} bytes, and this process may write files of {limit} bytes at most: raise the limit "
+                "(ulimit -f, LimitFSIZE=)"
+            )
+
+
 def _write_identity(disk: RealDisk, identity: Identity) -> None:
     """Writes the identity, then its copy, so that the copy is never ahead."""
     aside = f"{_IDENTITY}.new"
@@ -291,8 +304,9 @@ def _write_identity(disk: RealDisk, identity: Identity) -> None:
             disk.rename(aside, name)
             disk.sync_directory()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"no room for {disk.path / _IDENTITY}: give the data directory more space") from error
+        if error.errno in FULL:
+            reason = why_full(error, disk) or "give the data directory more space"
+            raise StoreFull(f"no room for {disk.path / _IDENTITY}: {reason}") from error
         raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: check the disk") from error
 
 

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import mmap
 import os
+import resource
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ SECTOR_BYTES_LARGE: Final = 4096
 BUFFERS_MAX: Final = 1024
 #: `madvise` of Linux 5.14 and later that reads pages in, and says whether that went well.
 _MADV_POPULATE_READ: Final = 22
+#: What the system says where there is no room for a file: none on the disk, for this user, or for a file of this size (`ulimit -f`).
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: How the names of our files end: segments and their pool, manifests, packs.
 _SUFFIXES: Final = (".mqj", ".mqm", ".mqk")
 _GIVE_BACK: Final = "give it to the user that the broker runs as (chown, chmod u+rw)"
@@ -229,6 +232,24 @@ class RealDisk:
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
+
+    def free_files(self) -> int:
+        """Returns how many files can still be made; a file system that does not count them has room for one."""
+        status = os.statvfs(self.path)
+        return status.f_favail if status.f_files else 1
+
+
+def why_full(error: OSError, disk: Disk) -> str:
+    """Returns what there is too little of, for the message of a StoreFull: what a system says as ENOSPC may be another thing than bytes."""
+    if error.errno == errno.EFBIG:
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = "" if limit == resource.RLIM_INFINITY else f" of {limit} bytes"
+        return f"a file would be larger than this process or file system allows: raise the limit{size} (ulimit -f, LimitFSIZE=)"
+    if error.errno == errno.EDQUOT:
+        return "the disk quota of this user is used up: consume and acknowledge, or raise the quota"
+    if isinstance(disk, RealDisk) and not disk.free_files():
+        return "the file system has no inodes left: remove files, or give the data directory a file system of its own"
+    return ""
 
 
 def belong_as(made: int | Path, like: Path) -> None:

@@ -16,14 +16,13 @@ import os
 import threading
 from typing import Final, NamedTuple
 
-from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.disk import FULL, Disk, DiskFile, why_full
 from mq_broker.journal.settings import JournalSettings
 from mq_wire.errors import StorageFailed, StoreFull
 
 _CHUNK: Final = bytes(1 << 20)
 #: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that moment.
 _STEP_CHUNKS: Final = 8
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def pool_name(number: int) -> str:
@@ -67,6 +66,8 @@ class SegmentPool:
         #: Fills that failed because the disk is full; the filler rests until `ensure` asks again.
         self._refusals = 0
         self._resting = False
+        #: What the last of them was refused for, where it was not bytes.
+        self._refused_for = ""
         self._closed = False
         self._failure: OSError | None = None
         self._filler: threading.Thread | None = None
@@ -157,6 +158,8 @@ class SegmentPool:
 
     def refusal(self, size_bytes: int) -> StoreFull:
         """Returns the error for whoever wanted a file when `ensure` said no."""
+        if self._refused_for:
+            return StoreFull(f"no room for another journal segment: {self._refused_for}")
         return StoreFull(
             f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {max(size_bytes, self.reserve_bytes)} "
             f"and {self.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data directory more space"
@@ -273,7 +276,8 @@ class SegmentPool:
     def _give_up(self, aside: str, error: OSError) -> None:
         """Whoever waits in `ensure` learns that there is no room now, or that the disk has failed."""
         failure: OSError | None = error
-        if error.errno in _FULL:
+        if error.errno in FULL:
+            self._refused_for = why_full(error, self._disk)
             try:
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.remove(aside)
@@ -299,7 +303,7 @@ class SegmentPool:
         try:
             # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then zeros: into blocks that were
             # never written, the sync of a turn is slower.
-            file.allocate(size)
+            size = _allocate(file, sizes[sizes.index(size) :])
             step = _STEP_CHUNKS * len(_CHUNK)
             for position in range(0, size, step):
                 if self._closed:
@@ -310,3 +314,16 @@ class SegmentPool:
         finally:
             file.close()
         return size
+
+
+def _allocate(file: DiskFile, sizes: list[int]) -> int:
+    """Gives the file the first of these sizes that the system allows; returns it."""
+    for size in sizes:
+        try:
+            file.allocate(size)
+        except OSError as error:
+            if error.errno != errno.EFBIG or size == sizes[-1]:
+                raise
+        else:
+            return size
+    raise AssertionError("no size was asked for")

@@ -14,7 +14,6 @@ lives while a manifest names it; one of which less than half is live is written 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from mq_broker.journal import frames
-from mq_broker.journal.disk import Disk, DiskFile, read_in
+from mq_broker.journal.disk import FULL, Disk, DiskFile, read_in, why_full
 from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
@@ -36,7 +35,6 @@ PART_BYTES_MAX: Final = 64 << 20
 _WRITE_BYTES: Final = 1 << 20
 #: What a part takes in the manifest, about.
 _ROW_BYTES: Final = 64
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def manifest_name(number: int) -> str:
@@ -170,12 +168,11 @@ class SnapshotStore:
             self._write_manifest(manifest)
         except OSError as error:
             # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start finds either state, each whole.
-            if error.errno in _FULL and manifest_name(number) not in self._disk.list_names():
+            if error.errno in FULL and manifest_name(number) not in self._disk.list_names():
                 self._remove_aside(number)
-                raise StoreFull(
-                    f"snapshot {number} needs more than the {self._disk.free_bytes()} bytes that are free: "
-                    "consume and acknowledge, or add space"
-                ) from error
+                reason = why_full(error, self._disk)
+                least = f"it needs more than the {self._disk.free_bytes()} bytes that are free: consume and acknowledge, or add space"
+                raise StoreFull(f"snapshot {number} could not be written: {reason or least}") from error
             raise StorageFailed(f"snapshot {number} of turn {position.turn} could not be written: {error}: check the disk") from error
         self._kept = [manifest, *self._kept[:1]]
         self._same = set(kept)
