@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
-from mq_broker.journal.disk import FULL, RealDisk, belong_as, told_if_unreadable, why_full
+from mq_broker.journal.disk import FULL, RealDisk, belong_as, remedy_of, told_if_unreadable, why_full
 from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
@@ -124,7 +124,8 @@ class DataDirectory:
             lock = DirectoryLock.take(folder, folder / _IDENTITY)
         except OSError as error:
             raise DataDirectoryUnusable(
-                f"data directory {folder} cannot be used: {error.strerror}: check the path and its owner, or choose another with --data-dir"
+                f"data directory {folder} cannot be used: {error.filename}: {error.strerror}: "
+                f"{remedy_of(error, 'check the path and its owner')}, or choose another with --data-dir"
             ) from error
         try:
             with told_if_unreadable():
@@ -160,7 +161,8 @@ class DataDirectory:
         try:
             lock = DirectoryLock.take(folder, folder / _IDENTITY, read_only=read_only)
         except OSError as error:
-            raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {error.strerror}: check its owner") from error
+            why = f"{error.filename}: {error.strerror}: {remedy_of(error, 'check its owner')}"
+            raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {why}") from error
         try:
             with told_if_unreadable():
                 known = whose(identity_files(folder))
@@ -307,7 +309,7 @@ def _write_identity(disk: RealDisk, identity: Identity) -> None:
         if error.errno in FULL:
             reason = why_full(error, disk) or "give the data directory more space"
             raise StoreFull(f"no room for {disk.path / _IDENTITY}: {reason}") from error
-        raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: check the disk") from error
+        raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: {remedy_of(error)}") from error
 
 
 def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
@@ -319,6 +321,6 @@ def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
             file.write_at([identity.encode().ljust(file.size())], 0)
             file.sync()
         except OSError as error:
-            raise StorageFailed(f"{disk.path / name} could not be written: {error}: check the disk") from error
+            raise StorageFailed(f"{disk.path / name} could not be written: {error}: {remedy_of(error)}") from error
         finally:
             file.close()

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import mmap
 import os
+import pwd
 import resource
 import stat
 import sys
@@ -275,8 +276,21 @@ def told_if_unreadable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "check the disk, or restore the file from a copy")
+        remedy = remedy_of(error, "check the disk, or restore the file from a copy")
         raise DataDirectoryUnusable(f"{error.filename or 'data directory'} cannot be read ({error.strerror}): {remedy}") from error
+
+
+def remedy_of(error: OSError, otherwise: str = "check the disk") -> str:
+    """Returns what to do about a file that could not be read or written; `otherwise` where the system does not say why."""
+    remedy = _REMEDIES.get(error.errno or 0, otherwise)
+    if remedy is not _GIVE_BACK or not isinstance(error.filename, str):
+        return remedy
+    path = Path(error.filename)
+    with contextlib.suppress(OSError, KeyError):  # a user without a name
+        while not path.exists():
+            path = path.parent  # where it could not be made
+        return f"{path} belongs to {path.owner()}, and the broker runs as {pwd.getpwuid(os.geteuid()).pw_name}: {remedy}"
+    return remedy
 
 
 def read_in(view: memoryview, start: int, size: int) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from mq_broker.journal import frames
-from mq_broker.journal.disk import Disk, DiskFile
+from mq_broker.journal.disk import Disk, DiskFile, remedy_of
 from mq_broker.journal.frames import TRAILER_BYTES, Place
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnReader
@@ -324,7 +324,7 @@ class Journal(JournalSpace):
     def _fail(self, error: OSError) -> StorageFailed:
         self._failure = error
         return StorageFailed(
-            f"the journal could not be written behind turn {self._position.turn}: {error}: check the disk, then restart the broker"
+            f"the journal could not be written behind turn {self._position.turn}: {error}: {remedy_of(error)}, then restart the broker"
         )
 
     def _start_in(self, segment: Segment) -> int:

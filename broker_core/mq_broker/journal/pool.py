@@ -16,7 +16,7 @@ import os
 import threading
 from typing import Final, NamedTuple
 
-from mq_broker.journal.disk import FULL, Disk, DiskFile, why_full
+from mq_broker.journal.disk import FULL, Disk, DiskFile, remedy_of, why_full
 from mq_broker.journal.settings import JournalSettings
 from mq_wire.errors import StorageFailed, StoreFull
 
@@ -134,7 +134,8 @@ class SegmentPool:
                 self._changed.notify_all()
             while not self._can_take(size_bytes, left):
                 if self._failure is not None:
-                    raise StorageFailed(f"a segment file could not be filled: {self._failure}: check the disk") from self._failure
+                    why = f"{self._failure}: {remedy_of(self._failure)}"
+                    raise StorageFailed(f"a segment file could not be filled: {why}") from self._failure
                 if self._refusals > refusals or self._closed:
                     return False
                 if self._filler is None:

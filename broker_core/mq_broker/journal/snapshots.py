@@ -22,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from mq_broker.journal import frames
-from mq_broker.journal.disk import FULL, Disk, DiskFile, read_in, why_full
+from mq_broker.journal.disk import FULL, Disk, DiskFile, read_in, remedy_of, why_full
 from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
@@ -173,7 +173,7 @@ class SnapshotStore:
                 reason = why_full(error, self._disk)
                 least = f"it needs more than the {self._disk.free_bytes()} bytes that are free: consume and acknowledge, or add space"
                 raise StoreFull(f"snapshot {number} could not be written: {reason or least}") from error
-            raise StorageFailed(f"snapshot {number} of turn {position.turn} could not be written: {error}: check the disk") from error
+            raise StorageFailed(f"snapshot {number} of turn {position.turn} could not be written: {error}: {remedy_of(error)}") from error
         self._kept = [manifest, *self._kept[:1]]
         self._same = set(kept)
         self.damaged.clear()
@@ -305,7 +305,7 @@ class SnapshotStore:
                 if name not in wanted and name.startswith(("pack-", "manifest-")):
                     self._disk.remove(name)
         except OSError as error:
-            raise StorageFailed(f"old snapshot files could not be removed: {error}: check the disk") from error
+            raise StorageFailed(f"old snapshot files could not be removed: {error}: {remedy_of(error)}") from error
 
     def _remove_aside(self, number: int) -> None:
         """Frees the room of a snapshot that has no manifest; where even that fails, the next sweep does it."""
