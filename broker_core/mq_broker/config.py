@@ -69,7 +69,9 @@ class BrokerConfig:
     snapshot_bytes: int = _setting(256 << 20, "a snapshot is taken after so much journal; recovery replays at most about this", 1 << 20)
     snapshot_interval_s: int = _setting(300, "and at the latest so long after the first change since the last one", 1)
 
-    connections_max: int = _setting(4096, "connections at the same time; never more than the process may have open files, less 256", 1)
+    connections_max: int = _setting(
+        4096, "connections at the same time; never more than the process may have open files, less 256", 1, 1_000_000
+    )
     streams_max: int = _setting(2000, "streams open at the same time, over all clients", 1, 100_000)
     streams_per_connection_max: int = _setting(1000, "and from one connection, so that no client takes them all", 1, 100_000)
     waits_max: int = _setting(256, "queries waiting for rows at the same time; others get their answer at once", 1, 100_000)
@@ -88,6 +90,8 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for setting in dataclasses.fields(self):
             _check(setting, getattr(self, setting.name))
+        if self.host.startswith("[") and self.host.endswith("]"):  # as it stands in addresses
+            object.__setattr__(self, "host", self.host[1:-1])
         if self.publish_bytes_total_max < self.publish_bytes_max:
             raise InvalidOption(
                 f"publish_bytes_total_max = {self.publish_bytes_total_max} is less than publish_bytes_max = {self.publish_bytes_max}: "
@@ -102,8 +106,7 @@ class BrokerConfig:
             InvalidOption: no such file, no TOML, an unknown setting (with what was probably meant) or a wrong value.
         """
         try:
-            with Path(path).open("rb") as file:
-                settings = tomllib.load(file)
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # editors of Windows put a mark before the first line
         except OSError as error:
             raise InvalidOption(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -27,6 +27,9 @@ from mq_broker.outlet import within, write_while
 from mq_broker.rpc.server import Server, bracketed, check_address, open_files
 from mq_wire.errors import InvalidOption
 
+#: Signals that stop a broker cleanly, and those that change nothing, with the event that says so.
+_STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_IGNORED: Final[dict[int, str]] = {signal.SIGHUP: "hangup", signal.SIGUSR1: "signal_ignored", signal.SIGUSR2: "signal_ignored"}
 #: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
 EXIT_STORAGE_FAILED: Final = 70
 #: Exit code after a thread of the broker has ended by an error that nobody expected: what is left might serve nobody, for good.
@@ -48,7 +51,7 @@ class BrokerProcess:
         self._ready = False
 
     def run(self, *, stop_with_stdin: bool = False) -> int:
-        """Serves until SIGTERM, SIGINT, or with `stop_with_stdin` the end of stdin. Returns 0.
+        """Serves until SIGTERM, SIGINT, SIGQUIT, or with `stop_with_stdin` the end of stdin. Returns 0.
 
         Raises:
             MqError: it could not start, with the reason.
@@ -56,14 +59,17 @@ class BrokerProcess:
         # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may be never where the signal
         # arrives in the moment before that thread goes to sleep.
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPED_BY:
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, lambda number, frame: None)  # its byte arrives all the same
+        for ignored in _IGNORED:
+            signal.signal(ignored, lambda number, frame: None)  # its byte arrives all the same
         if stop_with_stdin:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
         check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
+        if config.host == "::":
+            check_address("0.0.0.0", config.port)  # gRPC listens on both
         connections = _connections(config)
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
@@ -90,8 +96,9 @@ class BrokerProcess:
                 self._ready = True
                 _say_ready(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})")
                 say(logging.INFO, "ready", "the broker is ready", port=port, pid=os.getpid(), data=directory.path, version=self._version)
-                while os.read(self._told, 1) == bytes([signal.SIGHUP]):
-                    say(logging.WARNING, "hangup", "SIGHUP changes nothing: there is nothing to read anew; SIGTERM stops the broker")
+                while event := _IGNORED.get(came := os.read(self._told, 1)[0]):
+                    name = signal.Signals(came).name
+                    say(logging.WARNING, event, f"{name} changes nothing: there is nothing to read anew; SIGTERM stops the broker")
                 say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
                 server.stop()

@@ -45,3 +45,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
 def test_every_setting_says_what_it_is() -> None:
     for setting in dataclasses.fields(BrokerConfig):
         assert setting.metadata["summary"], setting.name
+
+
+def test_what_editors_and_addresses_put_around_values_is_taken(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(b'\xef\xbb\xbfhost = "[::1]"\n')
+    assert BrokerConfig.from_toml(path).host == "::1"
+    assert BrokerConfig(host="[::]").host == "::"
+
+
+def test_what_grpc_could_not_count_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="outside 1 to 1000000"):
+        BrokerConfig(connections_max=10**23)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -155,3 +156,23 @@ def test_errors_are_one_line(mq: Mq) -> None:
     nobody = Mq("mq://127.0.0.1:1")("queues", code=1)
     assert "127.0.0.1:1" in nobody
     assert len(nobody.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", ["send q x --priority 10", "receive q --count -1", "create q --partitions -1", "broker --port x"])
+def test_wrong_numbers_are_wrong_arguments(arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "mq_broker.console", *arguments.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: argument" in done.stderr
+
+
+def test_a_line_that_is_too_large_is_named_and_what_is_stored_counted(mq: Mq, wire: Wire, queue_name: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "lines").write_bytes(b"1\n2\n3\n" + b"4" * 5_000_000 + b"\n5\n")
+    text = mq("send", queue_name, "--file", str(tmp_path / "lines"), code=1)
+    assert "line 4: " in text
+    assert "the 3 before it are stored" in text
+    assert len(text.splitlines()) == 1
+    assert wire.stats(queue_name).ready_rows == 3
+
+
+def test_a_staged_set_that_is_not_there_is_refused(mq: Mq) -> None:
+    assert f"no staged set {'ab' * 16}" in mq("staged", "discard", "ab" * 16, code=1)

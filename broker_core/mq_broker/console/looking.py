@@ -7,7 +7,7 @@ from typing import Any
 
 from mq_broker.console.output import put
 from mq_broker.console.tables import age, print_pairs, print_table, size
-from mq_wire.errors import InvalidOption, InvalidRequest, UnknownDestination
+from mq_wire.errors import InvalidRequest, UnknownDestination
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection
 
@@ -47,8 +47,6 @@ def stats(options: argparse.Namespace) -> int:
 
 def create(options: argparse.Namespace) -> int:
     """Creates a queue."""
-    if options.partitions < 0:
-        raise InvalidOption(f"--partitions {options.partitions} is negative: give 1 or more, or leave it out for the broker's default")
     with Connection(options.broker) as connection:
         existed = _exists(connection, options.queue)
         request = admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
@@ -12,7 +14,7 @@ from typing import Any, Final
 from mq_broker.config import BrokerConfig
 from mq_broker.console.output import OutputFailed, check_stdout, finish, keep_standard_files
 from mq_wire.errors import MqError
-from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT
+from mq_wire.limits import DEFAULT_ADDRESS, PRIORITIES, PRIORITY_DEFAULT
 
 EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -24,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are wrong."""
     keep_standard_files()
     options = _parser().parse_args(arguments)
+    if options.command == _BROKER:
+        # First thing: what a broker is made of takes a second to load, and a clean end then is no other than later.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, lambda number, frame: os._exit(0))
     try:
         if options.command != _BROKER:
             check_stdout()
@@ -128,7 +134,7 @@ def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     create = commands.add_parser("create", parents=[client], help="create a queue")
     create.set_defaults(command="looking:create")
     create.add_argument("queue", metavar="QUEUE")
-    create.add_argument("--partitions", type=int, default=0, metavar="N", help="default: the broker's default_partitions")
+    create.add_argument("--partitions", type=_not_negative, default=0, metavar="N", help="default: the broker's default_partitions")
 
     delete = commands.add_parser("delete", parents=[client], help="delete a queue")
     delete.set_defaults(command="looking:delete")
@@ -178,17 +184,30 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
     send.add_argument("values", nargs="*", metavar="VALUE", help="one message each; none: one message per line of --file")
     send.add_argument("--file", default="-", metavar="FILE", help="default '-' = stdin")
     send.add_argument("--key", help="messages with the same key keep their order")
-    send.add_argument("--priority", type=int, default=PRIORITY_DEFAULT, metavar="0-9", help=f"9 is most urgent; default {PRIORITY_DEFAULT}")
+    urgent = f"9 is most urgent; default {PRIORITY_DEFAULT}"
+    send.add_argument("--priority", type=_priority, default=PRIORITY_DEFAULT, metavar="0-9", help=urgent)
     send.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
     send.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default 30")
 
     receive = commands.add_parser("receive", parents=[client], help="receive messages and print their values, one per line")
     receive.set_defaults(command="messages:receive")
     receive.add_argument("queue", metavar="QUEUE")
-    receive.add_argument("--count", type=int, default=1, metavar="N", help="default 1; 0 = until none comes within the timeout")
+    receive.add_argument("--count", type=_not_negative, default=1, metavar="N", help="default 1; 0 = until none comes within the timeout")
     receive.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="to wait for each message; default 5")
     receive.add_argument("--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue")
     receive.add_argument("--verbose", "-v", action="store_true", help="also partition, offset, priority, deliveries, key and headers")
+
+
+def _priority(text: str) -> int:
+    if not text.isdecimal() or int(text) >= PRIORITIES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no priority: give 0 to {PRIORITIES - 1}")
+    return int(text)
+
+
+def _not_negative(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: give 0 or more")
+    return int(text)
 
 
 def _truth(text: str) -> bool:

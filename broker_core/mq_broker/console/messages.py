@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from mq_broker.console.output import put
-from mq_wire.errors import InvalidOption
+from mq_wire.errors import FixTheCall, InvalidOption, InvalidRequest
 from pyspark_mq import Consumer, Message, Producer
 
 _PREFETCH_MAX = 1000
@@ -18,19 +18,25 @@ def send(options: argparse.Namespace) -> int:
     """Sends the values, or the lines of a file, and waits until all are durable."""
     key = None if options.key is None else options.key.encode()
     headers = _headers(options.header)
-    sent = 0
+    sent, refused = 0, None
     with Producer(options.broker, queue=options.queue, send_timeout=options.timeout) as producer:
         for value in _values(options):
-            producer.send(value, key=key, priority=options.priority, headers=headers)
+            try:
+                producer.send(value, key=key, priority=options.priority, headers=headers)
+            except FixTheCall as error:
+                refused = error
+                break
             sent += 1
+    if refused is not None:
+        what = "value" if options.values else "line"
+        before = f"the {sent:,} before it are stored" if sent else "nothing was stored"
+        raise InvalidRequest(f"{what} {sent + 1:,}: {refused}; {before}, and nothing behind it was sent")
     put(f"sent {sent:,} {'message' if sent == 1 else 'messages'} to {options.queue}")
     return 0
 
 
 def receive(options: argparse.Namespace) -> int:
     """Prints values as they come; each is acknowledged when its line has been written."""
-    if options.count < 0:
-        raise InvalidOption(f"--count {options.count} is negative: give 0 for all that come, or how many")
     # No more than asked for: what is fetched and not printed would count as delivered.
     prefetch = min(options.count or _PREFETCH_MAX, _PREFETCH_MAX)
     received = 0

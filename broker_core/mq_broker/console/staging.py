@@ -48,7 +48,10 @@ def discard_staged(options: argparse.Namespace) -> int:
         raise InvalidOption("give the tokens of the sets as `mq staged list` shows them, or --query for all of one query")
     tokens = [_token(text) for text in options.tokens]
     with Connection(options.broker) as connection:
-        tokens = tokens or [one.token for one in _staged(connection, options.query)]
+        known = [one.token for one in _staged(connection, options.query)]
+        if unknown := set(tokens).difference(known):
+            raise InvalidRequest(f"there is no staged set {min(unknown).hex()}: `mq staged list` shows them; nothing was discarded")
+        tokens = tokens or known
         rows = 0
         for first in range(0, len(tokens), _PAGE):
             request = produce.DiscardStagedRequest(tokens=tokens[first : first + _PAGE])

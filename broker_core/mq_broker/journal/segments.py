@@ -23,6 +23,7 @@ Without, the journal would seem to end here if the next file were lost. The mark
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from collections.abc import Iterator
@@ -263,7 +264,10 @@ class Segments:
         try:
             whole = self.view(self[number])
         except OSError as error:
-            raise StorageFailed(f"segment {number} could not be mapped: {error}: check the disk and the limit of open files") from error
+            remedy = "raise the memory limit (ulimit -v, RLIMIT_AS)" if error.errno == errno.ENOMEM else "check the disk"
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                remedy = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
+            raise StorageFailed(f"segment {number} could not be mapped: {error}: {remedy}") from error
         try:
             read_in(whole, position, size)
         except OSError as error:

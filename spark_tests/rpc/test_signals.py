@@ -1,0 +1,51 @@
+"""Signals that a broker gets, at any moment of its life."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from mq_broker import LocalBroker
+from spark_tests.support.waiting import wait_until
+
+#: The signal comes while what a broker is made of is being loaded.
+LOADING = "import os, sys; from mq_broker.console import main as m; m._command = lambda path: os.kill(os.getpid(), {}); sys.exit(m.main())"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_broker_that_is_loading_ends_cleanly(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    code = LOADING.format(int(number))
+    command = [sys.executable, "-c", code, "broker", "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_signals_that_mean_nothing_are_answered(tmp_path: pathlib.Path) -> None:
+    with LocalBroker(tmp_path / "data", segment_bytes=32 << 20) as broker:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            os.kill(broker.pid, number)
+        wait_until(lambda: broker.stderr().count(" changes nothing: ") == 3)
+        assert all(name in broker.stderr() for name in ("SIGUSR1 changes", "SIGUSR2 changes", "SIGHUP changes"))
+        os.kill(broker.pid, signal.SIGQUIT)
+        wait_until(lambda: not broker.running)
+        assert broker.stop() == 0
+        assert "told to stop" in broker.stderr()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_a_port_that_is_taken_is_told_for_all_interfaces_too(tmp_path: pathlib.Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ["--data-dir", str(tmp_path / "data"), "--host", "[::]", "--port", port]
+        command = [sys.executable, "-m", "mq_broker.console", "broker", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert port in done.stderr
+    assert not (tmp_path / "data").exists()
