@@ -85,8 +85,8 @@ class BrokerProcess:
                 say(logging.WARNING, "data_directory_made", f"a new, empty data directory was made at {directory.path}")
             engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))
             engine.start()
-            watching.enter_context(DirectoryWatch(lambda: directory.check(lambda: engine.file_in_hand), lambda error: _die(log, error)))
             try:
+                watching.enter_context(DirectoryWatch(lambda: directory.check(lambda: engine.file_in_hand), lambda error: _die(log, error)))
                 server = Server(engine, config, directory.identity.cluster.bytes, self._version)
             except BaseException:
                 engine.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_tests.planted import journal_bugs, query_bugs, queue_bugs, serving_bugs, snapshot_bugs, space_bugs
+from spark_tests.planted import directory_bugs, journal_bugs, query_bugs, queue_bugs, serving_bugs, snapshot_bugs, space_bugs
 from spark_tests.planted.mutation import Bug
 
 ROOMS: Final[dict[str, tuple[Bug, ...]]] = {
@@ -16,6 +16,7 @@ ROOMS: Final[dict[str, tuple[Bug, ...]]] = {
     "a full disk": space_bugs.FULL,
     "receipts": queue_bugs.RECEIPTS,
     "deliveries": queue_bugs.DELIVERIES,
+    "a lost directory": directory_bugs.DIRECTORY,
     "the serving layer": serving_bugs.SERVING,
     "Spark's source": query_bugs.SOURCE,
     "Spark's sink": query_bugs.SINK,

@@ -21,6 +21,7 @@ from mq_wire.errors import InvalidRecords, MqError
 from spark_tests.engine.test_recovery import DiskMachine
 from spark_tests.journal.test_crash import live_long, prepared
 from spark_tests.planted.crash_states import crash_states
+from spark_tests.planted.directory import directory_life
 from spark_tests.planted.full_disk import full_disk
 from spark_tests.planted.promises import Promises
 from spark_tests.planted.rot import rot
@@ -168,6 +169,12 @@ def _full_disk(seed: int) -> Finding | None:
     return None
 
 
+def _directory(seed: int) -> Finding | None:
+    """A data directory that goes away under its broker is noticed, and nobody else gets in."""
+    what = directory_life(seed)
+    return Finding("a lost directory", what) if what else None
+
+
 def _serving(seed: int) -> Finding | None:
     """Clients that take all they get leave something for others, and what is given back is there again."""
     serving(seed)
@@ -181,5 +188,6 @@ CRASH_STATES: Final = Run("crash states", _crash_states, 8000)
 PROMISES: Final = Run("promises", _promises, 500)
 ROT: Final = Run("rot", _rot, 400)
 FULL_DISK: Final = Run("full disk", _full_disk, 60)
+DIRECTORY: Final = Run("directory", _directory, 100)
 SERVING: Final = Run("serving", _serving, 100)
-RUNS: Final = {run.name: run for run in (SERVING, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
+RUNS: Final = {run.name: run for run in (SERVING, DIRECTORY, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
