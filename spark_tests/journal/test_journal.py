@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import random
 import threading
 import zlib
@@ -13,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from mq_broker.journal import frames
+from mq_broker.journal import frames, segments
 from mq_broker.journal.disk import RealDisk, RealFile
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.segments import FIRST_POSITION
@@ -26,6 +28,7 @@ from mq_wire.errors import (
     InvalidOption,
     JournalDamaged,
     LimitExceeded,
+    MqError,
     StorageFailed,
 )
 from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, size_of, write
@@ -323,3 +326,23 @@ def test_frame_bytes_is_what_add_takes() -> None:
     assert first is not None
     assert second is not None
     assert second.position - first.position == 128 + 64
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOMEM, "memory limit"), (errno.EMFILE, "ulimit -n"), (errno.EIO, "check the disk")])
+@pytest.mark.parametrize("where", ["map", "read_in"])
+def test_no_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str, where: str) -> None:
+    journal = Journal.create(RealDisk(tmp_path), TINY, UUID_1)
+    place = journal.add(b"header", b"body")
+    assert place is not None
+    journal.commit()
+
+    def refuse(*_: object) -> memoryview:
+        raise OSError(number, os.strerror(number), "segment")
+
+    monkeypatch.setattr(RealFile if where == "map" else segments, where, refuse)
+    if where == "read_in" and number != errno.ENOMEM:
+        remedy = "these rows are lost here"
+    with pytest.raises(MqError, match=remedy) as caught:
+        journal.body(place)
+    assert isinstance(caught.value, JournalDamaged) is (remedy == "these rows are lost here")
+    journal.close()

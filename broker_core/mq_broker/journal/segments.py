@@ -264,13 +264,12 @@ class Segments:
         try:
             whole = self.view(self[number])
         except OSError as error:
-            remedy = "raise the memory limit (ulimit -v, RLIMIT_AS)" if error.errno == errno.ENOMEM else "check the disk"
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                remedy = "raise the limit of open files (ulimit -n, LimitNOFILE=)"
-            raise StorageFailed(f"segment {number} could not be mapped: {error}: {remedy}") from error
+            raise _unmapped(number, error) from error
         try:
             read_in(whole, position, size)
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise _unmapped(number, error) from error
             raise JournalDamaged(f"segment {number}, position {position}: {size} bytes: {error}: these rows are lost here") from error
         return whole[position : position + size]
 
@@ -308,6 +307,14 @@ class Segments:
             # Else a crash could bring back the old name with the content of a later use.
             self._disk.sync_directory()
         return len(free)
+
+
+def _unmapped(number: int, error: OSError) -> StorageFailed:
+    remedy = {
+        errno.ENOMEM: "raise the memory limit (ulimit -v, RLIMIT_AS, or that of the container)",
+        errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE=)",
+    }.get(error.errno or 0, "check the disk")
+    return StorageFailed(f"segment {number} could not be mapped: {error}: {remedy}")
 
 
 def _gone(number: int) -> DataLost:
