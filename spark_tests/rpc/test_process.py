@@ -161,9 +161,9 @@ def test_a_client_that_reads_nothing_does_not_keep_it_from_stopping(broker: Loca
         publisher = wire.publisher("q")
         for _ in range(60):
             publisher.send(batch_of([b"x" * 100_000] * 10))
-        # 60 MB on their way to somebody who has not read one of them.
+        # Tens of megabytes on their way to somebody who has not read one of them.
         consumer = open_consumer(wire, "q", 1000)
-        wait_until(lambda: wire.stats("q").assigned_rows == 600)
+        wait_until(lambda: wire.stats("q").assigned_rows > 100)
         assert broker.stop(timeout=20) == 0
         with pytest.raises(grpc.RpcError):
             list(consumer)
@@ -276,7 +276,7 @@ def holds(wire: Wire) -> bool:
 
 @pytest.fixture
 def small_broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path / "small", streams_max=210, unary_threads=8, waits_max=4) as broker:
+    with LocalBroker(tmp_path / "small", streams_max=260, unary_threads=8, waits_max=4) as broker:
         yield broker
 
 
@@ -293,7 +293,8 @@ def test_idle_consumers_leave_all_other_calls_their_capacity(small_broker: Local
 
 def test_too_many_streams_are_busy_until_some_end(small_broker: LocalBroker) -> None:
     with Wire(small_broker.address) as wire:
-        held = [wire.hold(HoldRunRequest()) for _ in range(210)]
+        # The last fifth is for other connections.
+        held = [wire.hold(HoldRunRequest()) for _ in range(208)]
         for stream in held:
             next(stream)
         with pytest.raises(grpc.RpcError) as caught:
