@@ -135,10 +135,9 @@ class Gathering:
         deadline = None if timeout is None else time.monotonic() + timeout
         if sending.left == 1:
             self.publishing.send_now(sending, timeout)
-        progress = self.publishing.progress
-        with progress:
+        with self.publishing.progress:
             while sending.left:
-                if not progress.wait(_left(deadline)) and _left(deadline) == 0 and sending.left:
+                if not self.publishing.wait(_left(deadline)) and _left(deadline) == 0 and sending.left:
                     raise SendOutcomeUnknown(
                         f"queue {self.queue!r} gave no answer within {timeout} s: "
                         "the message is still being tried; ask again, or allow more time"
@@ -158,7 +157,7 @@ class Gathering:
         self.flush_open(None)
         with self.lock:
             while publishing.window.batches:
-                if not publishing.progress.wait(_left(deadline)) and _left(deadline) == 0:
+                if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
                     raise SendOutcomeUnknown(
                         f"{publishing.window.batches} batches to queue {self.queue!r} are not answered after {timeout} s: "
                         "they are still being tried; flush again"
@@ -203,7 +202,7 @@ class Gathering:
             if self.open.values:
                 self.open.due = 0.0  # no more will come to it
                 publishing.linger_until(0.0)
-            if not publishing.progress.wait(_left(deadline)) and _left(deadline) == 0:
+            if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
                 raise SendTimeout(
                     f"the window of {self.window_bytes} bytes to queue {self.queue!r} was full for {self.send_timeout} s: "
                     "see that the broker runs and has room; this message was not taken"

@@ -29,6 +29,10 @@ NEVER: Final = float("inf")
 Request = tuple[bytes, Any]
 
 
+#: What is too old has been failed by then, unless its stream is held up.
+_LATE_S: Final = 0.2
+
+
 class Lingering(Protocol):
     """Rows that linger before they become batches."""
 
@@ -167,6 +171,19 @@ class Publishing:
         self.is_due = False
         if self.window.batches:
             self._settle(self.window.expire(now, self._send_timeout))
+
+    def wait(self, left: float | None) -> bool:
+        """Waits, with the lock, up to `left` seconds (None = for ever) for progress, and returns whether there was any.
+
+        Who waits fails what is too old: a stream cannot while gRPC waits for a window from the other side.
+        """
+        late = max(self.window.wake_at() - time.monotonic(), 0.0) + _LATE_S
+        if self.progress.wait(min(late, threading.TIMEOUT_MAX) if left is None else min(left, late)):
+            return True
+        now = time.monotonic()
+        if self.window.wake_at() + _LATE_S / 2 <= now:
+            self.expire(now)
+        return False
 
     def fail(self, error: MqError) -> None:
         """Nothing can be sent any more; everything without an outcome fails with `error`."""

@@ -51,7 +51,7 @@ SHORT: Final = (
     "consumers beyond the limit of threads",
     "two thousand streams",
 )
-CHOSEN: Final = tuple(ATTACKS) if SCALE > 1 else tuple(seeded("attacks").sample(SHORT, 8))
+CHOSEN: Final = tuple(ATTACKS) if SCALE > 1 else tuple(sorted(seeded("attacks").sample(SHORT, 8), key=SHORT.index))
 #: In the short run a broker is told to stop during so many of them, others with each seed.
 STOPPED: Final = CHOSEN if SCALE > 1 else tuple(seeded("stopped").sample(SHORT, 2))
 

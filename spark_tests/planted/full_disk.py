@@ -36,5 +36,5 @@ def _start_without_a_byte(disk: SmallDisk) -> None:
             disk.answer(produce.TakeEpochRequest())
     except StoreFull:
         pass
-    for _ in range(10):
+    for _ in range(50):
         disk.restart("kill")

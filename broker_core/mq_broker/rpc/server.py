@@ -359,6 +359,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_PENDING_MAX),
         # What is sent ahead of being asked for waits in memory: no more than the 64 KiB that a stream may send at first.
         ("grpc.http2.bdp_probe", 0),
+        # Beside a message that is awaited, so much may be on its way in a stream: over a long way it is all that a round trip brings.
+        ("grpc.http2.lookahead_bytes", 1 << 20),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),
         # A host that went silent is noticed; clients may ask us as often.
