@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -15,6 +16,8 @@ from spark_tests.oracle.marked import Rows, rows_of, rows_of_messages
 
 #: How long a receiver waits before it looks whether it shall end.
 _GLANCE_S: Final = 0.1
+#: Message by message each may take a round trip, which is long on a busy machine; confirmations are not to wait for two hundred of them.
+_STEP_S: Final = 1.0
 _SESSION_KEY: Final = b"mq.session"
 
 
@@ -64,7 +67,10 @@ class MessageReceiver(Receiver):
         began = self.history.stamp()
         consumer = self._consumer()
         messages: list[Message] = []
+        until = time.monotonic() + _STEP_S
         for _ in range(self.rng.randint(1, 200)):
+            if messages and time.monotonic() > until:
+                break
             try:
                 message = consumer.receive(timeout=0.0 if messages else _GLANCE_S)
             except BrokerUnavailable:

@@ -77,8 +77,10 @@ class Lifetime:
             self._copy.take(self.checkpoint)
         self._live(loss.copied or (1 if loss.first else 3))
         loss.strike(self.checkpoint, self._copy)
-        for queue in self.sources:
-            self.books.feed(self._rng.choice([BATCH_ROWS, BATCH_ROWS // 2, 2 * BATCH_ROWS]), queue)
+        for number, queue in enumerate(self.sources):
+            # A sink may pass over the first batch in silence, and its rows wait: it takes a second one to be refused.
+            is_second_due = loss.first and not number
+            self.books.feed(2 * BATCH_ROWS if is_second_due else self._rng.choice([BATCH_ROWS, BATCH_ROWS // 2, 2 * BATCH_ROWS]), queue)
         return self._live_on(loss)
 
     def _live(self, batches: int) -> None:
