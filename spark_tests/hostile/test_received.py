@@ -14,7 +14,7 @@ from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import PublishHeader
 from mq_wire.v1.subscribe_pb2 import FetchRequest, OpenBrowseRequest
 from spark_tests.hostile import http2
-from spark_tests.hostile.siege import Attack, Siege, Target
+from spark_tests.hostile.siege import SCALE, Attack, Siege, Target
 from spark_tests.rpc.client import batch_of
 
 pytestmark = pytest.mark.slow
@@ -98,6 +98,7 @@ def unread_fetches(target: Target) -> None:
             client.call("Fetch", fetch, end=False)
 
 
+@pytest.mark.skipif(SCALE <= 1, reason="larger than what test_attacks does of the same kind: make fuzz")
 @pytest.mark.parametrize(
     "attack",
     [
