@@ -161,7 +161,7 @@ class DataDirectory:
         try:
             lock = DirectoryLock.take(folder, folder / _IDENTITY, read_only=read_only)
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}: {remedy_of(error, 'check its owner')}"
+            why = f"{error.filename}: {error.strerror}: {remedy_of(error, 'check its owner', is_reading=True)}"
             raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {why}") from error
         try:
             with told_if_unreadable():

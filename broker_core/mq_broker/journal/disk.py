@@ -44,8 +44,8 @@ _REMEDIES: Final = {
     errno.EPERM: _GIVE_BACK,
     errno.EROFS: "mount it so that it can be written",
     errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, or let `mq repair` do without",
-    errno.EIO: "the device does not give it back: copy it to another disk with ddrescue, then `mq verify` shows what is lost",
 }
+_RESCUE: Final = "the device does not give it back: copy it to another disk with ddrescue, then `mq verify` shows what is lost"
 #: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
 _F_FULLFSYNC: Final = 51
 
@@ -276,12 +276,14 @@ def told_if_unreadable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = remedy_of(error, "check the disk, or restore the file from a copy")
+        remedy = remedy_of(error, "check the disk, or restore the file from a copy", is_reading=True)
         raise DataDirectoryUnusable(f"{error.filename or 'data directory'} cannot be read ({error.strerror}): {remedy}") from error
 
 
-def remedy_of(error: OSError, otherwise: str = "check the disk") -> str:
+def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: bool = False) -> str:
     """Returns what to do about a file that could not be read or written; `otherwise` where the system does not say why."""
+    if is_reading and error.errno == errno.EIO:
+        return _RESCUE
     remedy = _REMEDIES.get(error.errno or 0, otherwise)
     if remedy is not _GIVE_BACK or not isinstance(error.filename, str):
         return remedy
