@@ -6,7 +6,7 @@ import random
 
 from mq_wire.errors import StoreFull
 from mq_wire.v1 import produce_pb2 as produce
-from spark_tests.engine.small_disk import SmallDisk
+from spark_tests.engine.small_disk import SMALL, SmallDisk
 from spark_tests.engine.test_drained import check_healed, drain
 
 _WAYS = ["acknowledge_one", "plan_few", "release", "writer"]
@@ -18,6 +18,7 @@ def full_disk(seed: int) -> None:
     disk = SmallDisk(rng, 200 << 10)
     disk.publish()
     disk.fill()
+    assert len(disk.journal._pool) >= SMALL.reserves, "rows have taken what is kept back for state"
     rows = disk.sent
     if rng.random() < 0.3:
         _start_without_a_byte(disk)

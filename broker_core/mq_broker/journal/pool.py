@@ -137,13 +137,35 @@ class SegmentPool:
                     why = f"{self._failure}: {remedy_of(self._failure)}"
                     raise StorageFailed(f"a segment file could not be filled: {why}") from self._failure
                 if self._refusals > refusals or self._closed:
-                    return False
+                    if self._closed or not size_bytes or not self._shrink_reserve(left):
+                        return False
+                    refusals, self._resting = self._refusals, False
+                    self._changed.notify_all()
+                    continue
                 if self._filler is None:
                     self._fill_one()
                 else:
                     self._changed.wait()
             self._asked_bytes = 0
             return True
+
+    def _shrink_reserve(self, left: int) -> bool:
+        """Where rows find no room, a large file that came back as a reserve makes way for one that is as small as a reserve is.
+
+        Returns whether one did. The next file that is filled is the reserve; there is room for another one behind it, or nothing is done.
+        """
+        reserves = sorted(self._files, key=lambda file: file.size)[: self._reserves]
+        if left < self._reserves or not reserves or reserves[-1].size <= self.reserve_bytes:
+            return False
+        large = reserves[-1]
+        if self._disk.free_bytes() + large.size - self.spare_bytes < 2 * self.reserve_bytes:
+            return False
+        self._files.remove(large)
+        try:
+            self._disk.remove(large.name)
+        except OSError as error:
+            self._failure = error
+        return True
 
     def _can_take(self, size_bytes: int, left: int) -> bool:
         return len(self._files) >= left if not size_bytes else self._choice(size_bytes, left) is not None
