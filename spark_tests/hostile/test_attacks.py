@@ -43,7 +43,6 @@ SHORT: Final = (
     "sends at the limit",
     "one row a delivery",
     "fetches that nobody reads",
-    "views of a large queue",
     "commits by invented owners",
     "takeovers",
     "lists of everything",

@@ -17,7 +17,7 @@ from mq_wire.v1.admin_pb2 import CreateDestinationRequest, ListDestinationsReque
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import DiscardStagedRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, OpenBrowseRequest, PlanRequest
-from spark_tests.hostile.siege import LONGEST_S_MAX, Attack, Siege, Target, stop_during
+from spark_tests.hostile.siege import Attack, Siege, Target, stop_during
 from spark_tests.rpc.client import Wire, batch_of, error_code
 
 pytestmark = pytest.mark.slow
@@ -138,7 +138,6 @@ ATTACKS: Final = (
 def test_others_have_their_turn(siege: Siege, attack: Attack) -> None:
     report = siege.endure(attack)
     report.check()
-    assert report.took_s(1) < LONGEST_S_MAX, report
 
 
 @pytest.mark.parametrize("attack", [ATTACKS[0], ATTACKS[3]], ids=lambda attack: attack.name)
