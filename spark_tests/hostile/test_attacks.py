@@ -25,6 +25,7 @@ OPEN: Final[dict[str, str]] = {
     "large acknowledgements": "80 acknowledgements of 8 MB take 1.0 GiB, and 0.2 of them stay",
     "lists of tokens": "20 requests of 33,000 or 99,000 tokens: others wait for 4 s, and 40 to 52 MiB stay",
     "connections of one host": "connections_max is for all hosts together: one takes them all",
+    "fetches that nobody reads": "does not always hold beside other work",
     "broad queues": "100 requests of 60 bytes take 530 MiB: 5 KB for each of 102,400 partitions, of 400,000 that are allowed",
 }
 #: What a broker that is told to stop goes on with for too long, depending on the moment.
@@ -42,7 +43,6 @@ SHORT: Final = (
     "sends without their last byte",
     "sends at the limit",
     "one row a delivery",
-    "fetches that nobody reads",
     "commits by invented owners",
     "takeovers",
     "lists of everything",
