@@ -24,8 +24,7 @@ from mq_broker.journal.lock import DirectoryWatch
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.log import LAST_LINES_S, LogOutput, say
 from mq_broker.outlet import within, write_while
-from mq_broker.rpc.server import Server, bracketed, check_address, open_files
-from mq_wire.errors import InvalidOption
+from mq_broker.rpc.server import FILES_KEPT, Server, bracketed, check_address, connections_that_fit
 
 #: Signals that stop a broker cleanly, and those that change nothing, with the event that says so.
 _STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -36,8 +35,6 @@ EXIT_STORAGE_FAILED: Final = 70
 EXIT_THREAD_FAILED: Final = 71
 #: Stays free on the disk, beside what snapshots are reckoned to need.
 _SPARE_BYTES: Final = 4 << 20
-#: Files that the journal, snapshots and the system need, whatever connections take: as the server reckons.
-_FILES_KEPT: Final = 256
 
 
 class BrokerProcess:
@@ -70,7 +67,7 @@ class BrokerProcess:
         check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
         if config.host == "::":
             check_address("0.0.0.0", config.port)  # gRPC listens on both
-        connections = _connections(config)
+        connections = connections_that_fit(config.connections_max)
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
         with log, DataDirectory.open(config.data_dir) as directory, contextlib.ExitStack() as watching:
@@ -79,7 +76,7 @@ class BrokerProcess:
                     logging.WARNING,
                     "few_connections",
                     f"{connections} connections fit, not {config.connections_max} (connections_max): this process may have "
-                    f"{connections + _FILES_KEPT} files open: raise the limit (ulimit -n, LimitNOFILE=)",
+                    f"{connections + FILES_KEPT} files open: raise the limit (ulimit -n, LimitNOFILE=)",
                 )
             if not directory.identity.created:
                 say(logging.WARNING, "data_directory_made", f"a new, empty data directory was made at {directory.path}")
@@ -114,21 +111,6 @@ class BrokerProcess:
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
-
-
-def _connections(config: BrokerConfig) -> int:
-    """Returns how many connections there are files for, beside those of the journal.
-
-    Raises:
-        InvalidOption: none.
-    """
-    files = open_files(config.connections_max)
-    if files <= _FILES_KEPT:
-        raise InvalidOption(
-            f"this process may have {files} files open, the broker needs {_FILES_KEPT} and one for each connection: raise the limit "
-            "(ulimit -n, LimitNOFILE=)"
-        )
-    return min(config.connections_max, files - _FILES_KEPT)
 
 
 def _say_ready(line: str) -> None:

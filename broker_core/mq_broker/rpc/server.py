@@ -70,7 +70,7 @@ _CALLS_BESIDE_STREAMS: Final = 256
 #: Streams whose requests are read while answers leave.
 _TWO_THREADS: Final = frozenset({"Publish", "Consume"})
 #: Files that the journal and snapshots need, whatever connections take.
-_FILES_KEPT: Final = 256
+FILES_KEPT: Final = 256
 
 Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
@@ -334,14 +334,24 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def open_files(connections: int) -> int:
-    """Returns how many files this process may have open, after asking the system for as many as `connections` need."""
+def connections_that_fit(connections: int) -> int:
+    """Returns for how many of so many connections there are files, beside those of the journal, after asking the system for as many.
+
+    Raises:
+        InvalidOption: for none.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _FILES_KEPT
+    wanted = connections + FILES_KEPT
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    files = wanted if soft == resource.RLIM_INFINITY else soft
+    if files <= FILES_KEPT:
+        raise InvalidOption(
+            f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each connection: raise the limit "
+            "(ulimit -n, LimitNOFILE=)"
+        )
+    return min(connections, files - FILES_KEPT)
 
 
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
@@ -351,7 +361,7 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_send_message_length", RPC_BYTES_MAX),
         # Files that ran out would end the journal, and with it the broker.
-        ("grpc.max_allowed_incoming_connections", max(min(config.connections_max, open_files(config.connections_max) - _FILES_KEPT), 1)),
+        ("grpc.max_allowed_incoming_connections", connections_that_fit(config.connections_max)),
         ("grpc.server_handshake_timeout_ms", config.keepalive_timeout_ms),
         # More calls of one connection wait at its client. Of those that have come gRPC would drop some, anybody's, above a thousand.
         ("grpc.max_concurrent_streams", config.streams_per_connection_max + _CALLS_BESIDE_STREAMS),
