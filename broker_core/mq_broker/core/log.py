@@ -51,6 +51,9 @@ FRAME: Final = np.dtype(
     ]
 )
 
+#: Where nothing was appended yet: of many thousand partitions most may be empty.
+_NO_FRAMES: Final = np.zeros(0, FRAME)
+_NO_BASES: Final = np.zeros(0, np.uint64)
 
 #: Counting up to an offset takes as long as spelling out about so many.
 _RANK_ROWS: Final = 256
@@ -146,8 +149,7 @@ class PartitionLog:
         self.producers: list[str] = [""]
         self.sparse: dict[int, BitMap64] = {}
         self._producer_numbers = {"": 0}
-        self._frames = np.zeros(16, FRAME)
-        self._bases = np.zeros(16, np.uint64)
+        self._frames, self._bases = _NO_FRAMES, _NO_BASES
         self._start = self._count = 0
         self._view: FrameIndex | None = None
 
