@@ -268,7 +268,7 @@ class Siege:
             seen = self.witness.since(began)
             return any(r["error"] for r in seen) or sum(r["began"] >= height for r in seen) >= rounds
 
-        wait_until(enough, 60, f"{rounds} rounds of the innocent client, or one that fails")
+        wait_until(enough, 180, f"{rounds} rounds of the innocent client, or one that fails")
 
     def endure(self, attack: Attack, rounds: int = ROUNDS, scale: float = SCALE, *, measured: bool = False) -> Report:
         """Goes through an attack, holds it at its height for so many rounds of the innocent client, ends it and waits until its memory

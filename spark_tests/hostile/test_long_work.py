@@ -45,7 +45,7 @@ def consume_row_by_row(target: Target) -> None:
         stream = target.wire().stream("Consume")
         stream.put(ConsumeRequest(open={"destination": "singles", "credit": credit, "batch_rows_max": 1}))
         stream.next()
-    for _ in range(target.times(20_000)):
+    for _ in range(target.times(5000)):
         stream.next()
 
 

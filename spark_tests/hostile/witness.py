@@ -25,7 +25,7 @@ from pyspark_mq import Connection, Consumer, Producer
 from spark_tests.support.waiting import wait_until
 
 #: How long the broker may take for one call.
-_TIMEOUT_S: Final = 20.0
+_TIMEOUT_S: Final = 60.0
 
 
 class Witness:
@@ -40,7 +40,7 @@ class Witness:
         self._counted: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        wait_until(lambda: self.rounds, 60, "the first round of the witness")
+        wait_until(lambda: self.rounds, 180, "the first round of the witness")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -58,7 +58,7 @@ class Witness:
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """Returns so many rounds that began from now on."""
         began = time.monotonic()
-        return wait_until(lambda: (new := [r for r in self.rounds if r["began"] >= began])[count:] and new, 60, f"{count} rounds")
+        return wait_until(lambda: (new := [r for r in self.rounds if r["began"] >= began])[count:] and new, 180, f"{count} rounds")
 
     def close(self) -> None:
         """Ends the process: nothing was lost, and nothing is there twice.
@@ -69,7 +69,7 @@ class Witness:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(180)
         self._thread.join()
         self._process.stdout.close()
         failed = [r["error"] for r in self.rounds if r["error"]]

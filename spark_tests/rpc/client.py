@@ -21,6 +21,8 @@ from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
 from mq_wire.v1.subscribe_pb2 import FetchRequest
 
 TIMEOUT_S: Final = 20.0
+#: A stream ends after so long, whatever it has done: on a machine that does much else a test may read from it for minutes.
+STREAM_TIMEOUT_S: Final = 300.0
 
 
 class Wire:
@@ -67,7 +69,7 @@ class Stream:
 
     def __init__(self, stub: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.call = stub(iter(self._requests.get, None), timeout=TIMEOUT_S)
+        self.call = stub(iter(self._requests.get, None), timeout=STREAM_TIMEOUT_S)
 
     def put(self, request: Any) -> None:
         self._requests.put(request)

@@ -16,7 +16,7 @@ from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_
 from mq_wire.service import Method
 
 #: Requests that hold long lists: ranges of offsets, tokens of staged sets.
-_LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
+LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
 #: Names have a rule and an error of their own.
 _CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
 #: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of a hundred.
@@ -33,7 +33,7 @@ def parse(method: Method, message: bytes) -> Any:
     """
     if method.parse_request is None:
         return message
-    limit = RPC_BYTES_MAX if method.name in _LISTS else REQUEST_BYTES_MAX
+    limit = RPC_BYTES_MAX if method.name in LISTS else REQUEST_BYTES_MAX
     if len(message) > limit:
         raise LimitExceeded(f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a time")
     if len(message) > _LARGE_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:

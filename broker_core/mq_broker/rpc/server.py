@@ -28,8 +28,9 @@ from mq_broker.rpc.bounds import Budget, LiveStreams
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.first_requests import FirstRequests
+from mq_broker.rpc.long_requests import LONG_BYTES, LongRequests
 from mq_broker.rpc.publish import PublishStream
-from mq_broker.rpc.requests import parse
+from mq_broker.rpc.requests import LISTS, parse
 from mq_broker.rpc.room import Hold, Room
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
@@ -98,7 +99,9 @@ class Server:
         self._requests = Room(config.receive_bytes_max, _SLOW_S, _SLOW_WITH_FEW_S)
         self._taking_in = threading.BoundedSemaphore(_TAKEN_IN_MAX)
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
-        self._unary = UnaryCalls(engine, self._streams, cluster_id, version, Waits(shares.waits, self._workers))
+        waits = Waits(shares.waits, self._workers)
+        self._unary = UnaryCalls(engine, self._streams, cluster_id, version, waits)
+        self._lists = LongRequests(waits)
         self._runs = RunStreams(engine, self._streams)
         self._health = health.Health(self._streams)
         most = shares.threads + _CALLS_QUEUED_MAX
@@ -219,7 +222,7 @@ class Server:
                 del first  # requests may be large, and the next one may be long in coming
                 while (message := next(requests, None)) is not None:
                     # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a message, and as arrays.
-                    with self._taking_in if len(message) > _LARGE_ANSWER_BYTES and method.name == "Consume" else contextlib.nullcontext():
+                    with self._taking_in if len(message) > LONG_BYTES and method.name in LISTS else contextlib.nullcontext():
                         request = parse(method, message)
                         del message
                         yield request
@@ -249,15 +252,20 @@ class Server:
                 try:
                     if message is None:
                         raise InvalidRequest(f"a call of {method.name} without a request: send one")
-                    request = parse(method, message)
+                    with self._turn(len(message) if method.name in LISTS else 0, context):
+                        response = serialize(answer(parse(method, message), context))
                 except MqError as error:
                     abort(context, error)
-                response = serialize(answer(request, context))
             if len(response) > _LARGE_ANSWER_BYTES:
                 self._hold(method.name, len(response), context)
             return response
 
         return answering
+
+    def _turn(self, list_bytes: int, context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
+        if list_bytes <= LONG_BYTES:
+            return contextlib.nullcontext()
+        return self._lists.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
 
     @contextlib.contextmanager
     def _first_request(

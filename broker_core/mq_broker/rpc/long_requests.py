@@ -1,0 +1,82 @@
+"""Requests that are long lists: one at a time, and the connections that bring them in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from mq_broker.rpc.threads import Waits
+from mq_wire.errors import Busy
+
+#: A longer request waits for its turn.
+LONG_BYTES: Final = 64 << 10
+#: Who waits looks so often whether its client is gone.
+_LOOK_S: Final = 0.1
+
+
+class LongRequests:
+    """The turns of long requests.
+
+    Each may be a third of a second of Python. Side by side they would take the interpreter from everybody: whoever needs it waits 5 ms for
+    each thread that has it.
+
+    Args:
+        waits: whose threads those wait on that wait for their turn, so that short calls keep theirs.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._taken = False
+        self._lines: dict[str, deque[threading.Event]] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def turn(self, peer: str, gone: Callable[[], bool]) -> Iterator[None]:
+        """The turn of one request of the connection from `peer`, to the end of the block.
+
+        Raises:
+            Busy: too many wait, or the call ended while it waited, as `gone` says.
+        """
+        with self._lock:
+            must_wait, self._taken = self._taken, True
+            if must_wait:
+                if not self._waits.enter():
+                    raise Busy("too many calls wait already (waits_max), and this one is a long list: try again, or send less at a time")
+                mine = threading.Event()
+                self._lines.setdefault(peer, deque()).append(mine)
+        try:
+            if must_wait:
+                self._wait(peer, mine, gone)
+            yield
+        finally:
+            if not must_wait or mine.is_set():
+                self._pass_on()
+
+    def _wait(self, peer: str, mine: threading.Event, gone: Callable[[], bool]) -> None:
+        try:
+            while not mine.wait(_LOOK_S) and not gone():
+                pass
+            with self._lock:
+                if not mine.is_set():
+                    line = self._lines[peer]
+                    line.remove(mine)
+                    if not line:
+                        del self._lines[peer]
+        finally:
+            self._waits.leave()
+        if gone():
+            raise Busy("the call ended before its turn came: make it again")
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            peer = next(iter(self._lines), None)
+            if peer is None:
+                self._taken = False
+                return
+            line = self._lines.pop(peer)
+            line.popleft().set()
+            if line:
+                self._lines[peer] = line  # behind all the others
