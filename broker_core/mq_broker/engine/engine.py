@@ -284,7 +284,8 @@ class Engine:
         except StorageFailed:
             raise
         except MqError as error:
-            reply = error
+            # Without the frames that it passed: this one is among them, so request and error would hold each other until a collection.
+            reply = error.with_traceback(None)
         except Exception as error:
             if ledger.entries != before:
                 raise
