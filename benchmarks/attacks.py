@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_tests.hostile.attacks.catalogue import ATTACKS
-from spark_tests.hostile.siege import LEFT_BYTES_MAX, PEAK_BYTES_MAX, STOP_S_MAX, Attack, Report, Siege
+from spark_tests.hostile.siege import PEAK_BYTES_MAX, STOP_S_MAX, Attack, Report, Siege
 
 #: What 99 of 100 rounds keep to while somebody attacks, in seconds; and where the attack is work that anybody may ask for.
 P99_S_MAX: Final = 0.05
@@ -47,7 +47,7 @@ class Measured:
             wrong.append("SLOW")
         if self.report.peak.rss_anon_bytes - self.report.before.rss_anon_bytes >= PEAK_BYTES_MAX:
             wrong.append("LARGE")
-        if self.report.after.rss_anon_bytes - self.report.before.rss_anon_bytes >= LEFT_BYTES_MAX:
+        if self.report.after.rss_anon_bytes - self.report.before.rss_anon_bytes >= self.report.attack.left_bytes_max:
             wrong.append("KEPT")
         if failed := sum(1 for round_ in self.report.rounds if round_["error"]):
             wrong.append(f"{failed} ROUNDS FAILED")

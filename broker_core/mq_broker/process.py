@@ -15,6 +15,7 @@ import time
 from types import FrameType
 from typing import Final
 
+from mq_broker import memory
 from mq_broker.config import BrokerConfig
 from mq_broker.core.commands import Settings
 from mq_broker.engine.housekeeping import SnapshotSettings
@@ -24,7 +25,9 @@ from mq_broker.journal.lock import DirectoryWatch
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.log import LAST_LINES_S, LogOutput, say
 from mq_broker.outlet import within, write_while
-from mq_broker.rpc.server import FILES_KEPT, Server, bracketed, check_address, connections_that_fit
+from mq_broker.rpc.address import bracketed, check_address
+from mq_broker.rpc.connections import FILES_KEPT, connections_that_fit
+from mq_broker.rpc.server import Server
 
 #: Signals that stop a broker cleanly, and those that change nothing, with the event that says so.
 _STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -53,6 +56,7 @@ class BrokerProcess:
         Raises:
             MqError: it could not start, with the reason.
         """
+        memory.keep_little()
         # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may be never where the signal
         # arrives in the moment before that thread goes to sleep.
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
@@ -65,8 +69,6 @@ class BrokerProcess:
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
         check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
-        if config.host == "::":
-            check_address("0.0.0.0", config.port)  # gRPC listens on both
         connections = connections_that_fit(config.connections_max)
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
@@ -98,8 +100,10 @@ class BrokerProcess:
                     say(logging.WARNING, event, f"{name} changes nothing: there is nothing to read anew; SIGTERM stops the broker")
                 say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
-                server.stop()
+                is_closed = server.stop()
                 engine.stop()
+        if not is_closed:
+            os._exit(0)  # the interpreter would wait for gRPC; all that is ours has ended
         return 0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Final
 
 from mq_broker.core.commands import OpenSession, ReleaseView, RowsView
-from mq_broker.rpc.unary import rss_anon_bytes
+from mq_broker.memory import anonymous_bytes
 from mq_wire import framing
 from mq_wire.service import METHODS
 from mq_wire.v1 import consume_pb2, subscribe_pb2
@@ -183,7 +183,7 @@ def _report(chunk: Chunk | Replies, number: int, inputs: int) -> dict[str, Any]:
         "kinds": sorted(chunk.seen),
         "findings": chunk.findings,
         "read_rows": chunk.read_rows,
-        "rss_anon_bytes": rss_anon_bytes(),
+        "rss_anon_bytes": anonymous_bytes(),
         "slowest_s": round(chunk.slowest_s, 3),
     }
 

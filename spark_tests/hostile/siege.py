@@ -139,6 +139,10 @@ class Target:
         """Enters a context that lasts as long as the attack."""
         return self._stack.enter_context(what)
 
+    def later(self, what: Callable[[], object]) -> None:
+        """Does something when the attack is over."""
+        self._stack.callback(what)
+
     def close(self) -> None:
         """Everything that is open ends at once, as when the attacker is killed."""
         self._stack.close()
@@ -172,6 +176,7 @@ class Attack:
         prepare: lawful work before it, such as rows to read; its memory is not the attack's.
         lawful: work that anybody may ask for; others then wait for longer.
         peak_bytes_max: what it may cost in memory; less than usual where the attack is small.
+        left_bytes_max: what may be left of it when its connections are gone; more than usual where Python keeps it for the next time.
         seconds: how long `run` takes at least in the short run: the broker is told to stop at some moment of that.
         settings: of the broker.
         limits: command line before the broker's, such as `prlimit`.
@@ -182,6 +187,7 @@ class Attack:
     prepare: Callable[[Target], object] | None = None
     lawful: bool = False
     peak_bytes_max: int = PEAK_BYTES_MAX
+    left_bytes_max: int = LEFT_BYTES_MAX
     seconds: float = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
@@ -220,7 +226,7 @@ class Report:
         cost = self.peak.rss_anon_bytes - self.before.rss_anon_bytes
         assert cost < self.attack.peak_bytes_max, f"{cost >> 20} MiB more at the peak; {self}"
         left = self.after.rss_anon_bytes - self.before.rss_anon_bytes
-        assert left < LEFT_BYTES_MAX, f"{left >> 20} MiB are left; {self}"
+        assert left < self.attack.left_bytes_max, f"{left >> 20} MiB are left; {self}"
 
 
 class LimitedBroker(LocalBroker):
@@ -293,7 +299,7 @@ class Siege:
                 ended = time.monotonic()
                 if watch.peak.rss_anon_bytes - watch.before.rss_anon_bytes < attack.peak_bytes_max or measured:
                     with contextlib.suppress(AssertionError):  # the report says what is left
-                        wait_until(lambda: self.rss_anon_bytes() < watch.before.rss_anon_bytes + LEFT_BYTES_MAX, BACK_S_MAX)
+                        wait_until(lambda: self.rss_anon_bytes() < watch.before.rss_anon_bytes + attack.left_bytes_max, BACK_S_MAX)
                 return Report(attack, watch.before, watch.peak, usage(self.broker.pid), time.monotonic() - ended, seen)
         finally:
             target.close()

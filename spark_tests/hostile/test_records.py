@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from mq_broker.rpc.unary import rss_anon_bytes
+from mq_broker.memory import anonymous_bytes
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded, Unsupported
 from spark_tests.hostile.payloads import foreign_records
@@ -83,11 +83,11 @@ _CASES: Final[dict[str, tuple[Callable[[], bytes], int, int, type[Exception]]]] 
 def test_it_is_refused_before_it_costs_anything(name: str) -> None:
     make, columns, count, error = _CASES[name]
     records = make()
-    before, began = rss_anon_bytes(), time.process_time()
+    before, began = anonymous_bytes(), time.process_time()
     with pytest.raises(error):
         envelope.decode(records, columns, count)
     assert time.process_time() - began < 0.5
-    assert rss_anon_bytes() - before < 64 << 20
+    assert anonymous_bytes() - before < 64 << 20
 
 
 @pytest.mark.parametrize("name", foreign_records())

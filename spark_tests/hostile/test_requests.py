@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from mq_broker.core.commands import Settings
+from mq_broker.memory import anonymous_bytes
 from mq_broker.rpc import server
-from mq_broker.rpc.unary import rss_anon_bytes
 from mq_wire import framing
 from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_BYTES_MAX
 from mq_wire.v1 import admin_pb2, common_pb2, consume_pb2, produce_pb2, subscribe_pb2
@@ -169,10 +169,10 @@ _REFUSED: Final[list[Case]] = [
 def test_it_is_refused_before_it_costs_anything(traffic: Traffic, method: str, make: Callable[[Traffic], Any], code: str) -> None:
     made = make(traffic)
     messages = made if isinstance(made, tuple) else (made,)
-    before, began = rss_anon_bytes(), time.process_time()
+    before, began = anonymous_bytes(), time.process_time()
     answers = list(traffic.boundary.feed(method, *messages))
     assert time.process_time() - began < _REFUSAL_S_MAX
-    assert rss_anon_bytes() - before < _REFUSAL_BYTES_MAX
+    assert anonymous_bytes() - before < _REFUSAL_BYTES_MAX
     assert answers[-1][0] == code, answers[-1]
     assert 0 < len(answers[-1][1].encode()) <= 2000
 

@@ -14,7 +14,7 @@ from mq_wire import envelope, framing
 from mq_wire.errors import CODE_METADATA_KEY
 from mq_wire.limits import RPC_BYTES_MAX
 from mq_wire.service import METHODS
-from mq_wire.v1.admin_pb2 import DestinationStats, StatsRequest
+from mq_wire.v1.admin_pb2 import DestinationStats, HelloRequest, HelloResponse, StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 from mq_wire.v1.consume_pb2 import ConsumeHeader, ConsumeRequest
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
@@ -41,6 +41,12 @@ class Wire:
 
     def call(self, name: str, request: Any) -> Any:
         return self._stubs[name](request, timeout=TIMEOUT_S)
+
+    def hello(self) -> HelloResponse:
+        """Asks who is there, and again until the connection is accepted."""
+        request = HelloRequest(client="test", protocol=1)
+        answer: HelloResponse = self._stubs["Hello"](request, timeout=TIMEOUT_S, wait_for_ready=True)
+        return answer
 
     def stats(self, destination: str, *, wait_for_ready: bool = False) -> DestinationStats:
         """What the broker says of a destination; on request not before it accepts the connection."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import grpc
 
+from mq_broker import memory
 from mq_broker.log import say
 from mq_broker.rpc import connections
 from mq_broker.rpc.bounds import host_of
@@ -25,6 +26,8 @@ _MESSAGE_BYTES: Final = 512
 _FRAMES_SHARE: Final = 100
 #: How often connections are counted. With seven eighths of those that are allowed, idle ones are ended until it is three quarters.
 _COUNT_S: Final = 1.0
+#: Seconds after memory last grew, when what is free is given back: some of it is freed late.
+_GIVEN_BACK: Final = (1, 2, 4, 8, 16, 64)
 #: Connections that are known and gone, before they are looked for.
 _GONE_MAX: Final = 4096
 
@@ -119,21 +122,18 @@ class Arrivals:
                     reading.refuse = refuse
 
     def _watch(self, port: int) -> None:
-        known, counted = connections.anonymous_bytes(), time.monotonic()
-        least = known
+        known, counted, calm = memory.anonymous_bytes(), time.monotonic(), 0
         while not self._ended.wait(_LOOK_S):
-            now = connections.anonymous_bytes()
+            now = memory.anonymous_bytes()
             if now > known + _GROWTH_BYTES:
                 self.look(list(connections.connections(port)))
-                now = connections.anonymous_bytes()
-                known = now
+                known, calm = memory.anonymous_bytes(), 0
             known = min(known, now)
             if time.monotonic() - counted >= _COUNT_S:
                 counted = time.monotonic()
-                if now > least + _GROWTH_BYTES:
-                    connections.return_memory()
-                    least = connections.anonymous_bytes()
-                least = min(least, now)
+                calm += 1
+                if calm in _GIVEN_BACK:
+                    memory.give_back()
                 is_many = connections.open_files() - self._files_before > self._connections_max * 7 // 8
                 if is_many or len(self._links) > _GONE_MAX + self._connections_max:
                     self._end_idle(list(connections.connections(port)), port)

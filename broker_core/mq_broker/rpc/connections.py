@@ -7,23 +7,25 @@ what the system has received there, less what was handed to us.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
+import resource
 import socket
 import stat
 import struct
 import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
+
+from mq_wire.errors import InvalidOption
 
 #: In `struct tcp_info`: milliseconds since data came (u32), bytes that came (u64).
 _TCP_INFO_BYTES: Final = 256
 _LAST_DATA_MS_AT: Final = 52
 _RECEIVED_AT: Final = 128
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+#: Files that the journal and snapshots need, whatever connections take.
+FILES_KEPT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,6 @@ class Connection:
     received: int
     idle_ms: int
     file: int
-
-
-def anonymous_bytes() -> int:
-    """Memory of this process without mapped files, in bytes; 0 where the system does not say."""
-    try:
-        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
-    except OSError:
-        return 0
-    return (int(resident) - int(shared)) * _PAGE
-
-
-def return_memory() -> None:
-    """Gives back what is free in all arenas of the C library, which keeps it otherwise; where it can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def open_files() -> int:
@@ -107,3 +93,23 @@ def _borrowed(file: int) -> Iterator[socket.socket | None]:
     with socket.socket(fileno=os.dup(file)) as link:
         is_tcp = link.family in (socket.AF_INET, socket.AF_INET6) and link.type == socket.SOCK_STREAM
         yield link if is_tcp else None
+
+
+def connections_that_fit(connections: int) -> int:
+    """Returns for how many of so many connections there are files, beside those of the journal, after asking the system for as many.
+
+    Raises:
+        InvalidOption: for none.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_KEPT
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    files = wanted if soft == resource.RLIM_INFINITY else soft
+    if files <= FILES_KEPT:
+        raise InvalidOption(
+            f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each connection: raise the limit "
+            "(ulimit -n, LimitNOFILE=)"
+        )
+    return min(connections, files - FILES_KEPT)

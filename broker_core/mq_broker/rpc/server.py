@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import resource
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +21,10 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from mq_broker.config import BrokerConfig
 from mq_broker.rpc import health
+from mq_broker.rpc.address import bracketed, unusable
 from mq_broker.rpc.arrivals import Arrivals
 from mq_broker.rpc.bounds import Budget, LiveStreams
+from mq_broker.rpc.connections import connections_that_fit
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.first_requests import FirstRequests
@@ -37,7 +37,7 @@ from mq_broker.rpc.status import abort
 from mq_broker.rpc.threads import Waits, Workers, shares_now
 from mq_broker.rpc.unary import UnaryCalls
 from mq_wire import service
-from mq_wire.errors import BrokerUnavailable, Busy, InvalidOption, InvalidRequest, LimitExceeded, MqError
+from mq_wire.errors import BrokerUnavailable, Busy, InvalidRequest, LimitExceeded, MqError
 from mq_wire.limits import RPC_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Time for answers that are on their way when the broker stops.
 _GRACE_S: Final = 0.5
+#: Time for gRPC to close connections after it.
+_CLOSING_S: Final = 3.0
 #: Calls that wait for a thread. Beyond that they are refused at once, so that a flood takes no memory.
 _CALLS_QUEUED_MAX: Final = 1024
 #: Of calls whose first request has not come the oldest goes, where there are too many: not before it has had a moment, and a stream, whose
@@ -70,8 +72,6 @@ _CALLS_PENDING_MAX: Final = 20_000
 _CALLS_BESIDE_STREAMS: Final = 256
 #: Streams whose requests are read while answers leave.
 _TWO_THREADS: Final = frozenset({"Publish", "Consume"})
-#: Files that the journal and snapshots need, whatever connections take.
-FILES_KEPT: Final = 256
 
 Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
@@ -118,14 +118,17 @@ class Server:
         try:
             port = self._grpc.add_insecure_port(address)
         except RuntimeError as error:
-            raise _unusable(address, error) from None
+            raise unusable(address, error) from None
         self._grpc.start()
         self._arrivals.start(port)
         self._health.begin()
         return port
 
-    def stop(self) -> None:
-        """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards."""
+    def stop(self) -> bool:
+        """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards.
+
+        Returns whether all connections are closed. gRPC takes seconds to throw away what clients have not read, ten for 100,000 pings.
+        """
         self._health.end()
         self._arrivals.stop()
         try:
@@ -134,8 +137,9 @@ class Server:
             self._streams.stop()
             stopped = self._grpc.stop(None)
         self._streams.stop()
-        stopped.wait()
+        is_closed = stopped.wait(_GRACE_S + _CLOSING_S)
         self._workers.shutdown()
+        return is_closed
 
     def _add_services(self) -> None:
         handlers = {name: self.handler(method) for name, method in service.METHODS.items()}
@@ -306,60 +310,6 @@ class Server:
                 abort(context, error)
 
         return counted
-
-
-def check_address(host: str, port: int) -> None:
-    """Looks whether one can listen there, without doing so.
-
-    Raises:
-        InvalidOption: one cannot.
-    """
-    try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise _unusable(f"{bracketed(host)}:{port}", error) from None
-    failure: OSError | None = None
-    for family, kind, protocol, _, place in places:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(place)
-                probe.listen(1)
-            return  # one place will do
-        except OSError as error:
-            failure = error
-    raise _unusable(f"{bracketed(host)}:{port}", failure)
-
-
-def _unusable(address: str, error: BaseException | None) -> InvalidOption:
-    return InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it")
-
-
-def bracketed(host: str) -> str:
-    """Returns a host as it stands before a port: IPv6 addresses in brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def connections_that_fit(connections: int) -> int:
-    """Returns for how many of so many connections there are files, beside those of the journal, after asking the system for as many.
-
-    Raises:
-        InvalidOption: for none.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + FILES_KEPT
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    files = wanted if soft == resource.RLIM_INFINITY else soft
-    if files <= FILES_KEPT:
-        raise InvalidOption(
-            f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each connection: raise the limit "
-            "(ulimit -n, LimitNOFILE=)"
-        )
-    return min(connections, files - FILES_KEPT)
 
 
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from mq_broker.core.commands import ConsumersPage, ListPage
 from mq_broker.log import say
+from mq_broker.memory import anonymous_bytes
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
@@ -43,7 +42,6 @@ _PAGE_EFFORT: Final = 1000
 _LIST_BYTES_MAX: Final = RPC_BYTES_MAX - (64 << 10)
 #: Staged sets that are discarded in one turn of the engine.
 _DISCARDED_AT_ONCE: Final = 1000
-_RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -138,7 +136,7 @@ class UnaryCalls:
     def _answer_stats(self, request: StatsRequest, context: grpc.ServicerContext) -> StatsResponse:
         stats: StatsResponse = self._engine.answer(request)
         stats.broker.uptime_ms = stats.broker.uptime_ms or round((time.monotonic() - self._started) * 1000)
-        stats.broker.rss_anon_bytes = stats.broker.rss_anon_bytes or rss_anon_bytes()
+        stats.broker.rss_anon_bytes = stats.broker.rss_anon_bytes or anonymous_bytes()
         return stats
 
     def _answer_plan(self, request: PlanRequest, context: grpc.ServicerContext) -> PlanResponse:
@@ -165,13 +163,3 @@ class UnaryCalls:
                 return reply
             finally:
                 self._waits.leave()
-
-
-def rss_anon_bytes() -> int:
-    """Memory of this process without mapped files, in bytes; 0 where the system does not say."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    match = _RSS_ANON.search(status)
-    return int(match[1]) * 1024 if match else 0

@@ -6,7 +6,6 @@ import contextlib
 import os
 from typing import Final
 
-from mq_wire.v1.admin_pb2 import HelloRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from spark_tests.hostile import http2
 from spark_tests.hostile.siege import Attack, Target
@@ -34,9 +33,9 @@ def streams(target: Target) -> None:
 
 
 def newcomer(target: Target) -> None:
-    """Somebody else who comes now is told who is there."""
+    """Somebody else who comes now, and tries again like every client, is told who is there."""
     with target.new_wire() as wire:
-        assert wire.call("Hello", HelloRequest(client="newcomer", protocol=1)).cluster_id
+        assert wire.hello().cluster_id
 
 
 def connections(target: Target) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from mq_wire.v1.admin_pb2 import CreateDestinationRequest, HelloRequest
+from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest, HelloRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, ListMarkersRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, ListConsumersRequest
@@ -21,11 +21,13 @@ _WINDOW: Final = 500
 
 
 def partitions(target: Target) -> None:
-    """Queues of 1,024 partitions, a hundred bytes each to create."""
+    """Queues of 1,024 partitions, a hundred bytes each to create. They are deleted when the attack is over: what then stays is too much."""
     wire = target.wire()
     for _ in range(target.times(100)):
+        name = f"broad.{uuid.uuid4().hex}"
         try:
-            wire.call("CreateDestination", CreateDestinationRequest(name=f"broad.{uuid.uuid4().hex}", partitions=1024))
+            wire.call("CreateDestination", CreateDestinationRequest(name=name, partitions=1024))
+            target.later(functools.partial(wire.call, "DeleteDestination", DeleteDestinationRequest(name=name)))
         except grpc.RpcError as error:
             if error_code(error) != "LIMIT_EXCEEDED":
                 raise
@@ -110,7 +112,7 @@ def hellos(target: Target) -> None:
 
 
 ATTACKS: Final = (
-    Attack("broad queues", partitions, seconds=1),
+    Attack("broad queues", partitions, lawful=True, left_bytes_max=200 << 20, seconds=1),
     Attack("strangers in every partition", strangers, seconds=2),
     Attack("batches of one row", single_rows, lawful=True, seconds=2),
     Attack("a row that always fails", poison, seconds=2),

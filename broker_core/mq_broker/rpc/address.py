@@ -1,0 +1,44 @@
+"""The address that a broker listens on."""
+
+from __future__ import annotations
+
+import socket
+
+from mq_wire.errors import InvalidOption
+
+
+def check_address(host: str, port: int) -> None:
+    """Looks whether one can listen there, without doing so. With `::` gRPC listens on all addresses of both kinds.
+
+    Raises:
+        InvalidOption: one cannot.
+    """
+    if host == "::":
+        check_address("0.0.0.0", port)
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise unusable(f"{bracketed(host)}:{port}", error) from None
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(place)
+                probe.listen(1)
+            return  # one place will do
+        except OSError as error:
+            failure = error
+    raise unusable(f"{bracketed(host)}:{port}", failure)
+
+
+def unusable(address: str, error: BaseException | None) -> InvalidOption:
+    """Returns the error for an address that one cannot listen on."""
+    return InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it")
+
+
+def bracketed(host: str) -> str:
+    """Returns a host as it stands before a port: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
