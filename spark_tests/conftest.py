@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from spark_tests.support import spark_home
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.wheels import build_wheel
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Spark's Python workers must be this Python, whatever `python3` is on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+spark_home.set_environment()
 
 #: Journals of a broker for tests: three files of the usual 128 MiB would be written for nothing, some two hundred times.
 SEGMENT_BYTES = 32 << 20

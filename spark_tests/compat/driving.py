@@ -16,16 +16,16 @@ from spark_tests.support.tree import PROJECT, ROOTS
 CURRENT: Final = tuple(str(PROJECT / root) for root in ROOTS.values())
 
 
-def command(folder: pathlib.Path, jobs: list[dict[str, Any]], roots: tuple[str, ...] = CURRENT) -> tuple[list[str], dict[str, str]]:
+def command(jobs: list[dict[str, Any]], roots: tuple[str, ...] = CURRENT) -> tuple[list[str], dict[str, str]]:
     """Returns the command line and the environment of a driver whose packages are found in `roots`, and nowhere else before."""
     work = {"master": "local[2]", "conf": CONF, "jobs": jobs}
-    environment = environment_of(folder, "127.0.0.1") | {"PYTHONPATH": os.pathsep.join([*roots, str(PROJECT)])}
+    environment = environment_of("127.0.0.1") | {"PYTHONPATH": os.pathsep.join([*roots, str(PROJECT)])}
     return [sys.executable, "-m", "spark_tests.compat.spark_job", json.dumps(work)], environment
 
 
 def drive(folder: pathlib.Path, jobs: list[dict[str, Any]], roots: tuple[str, ...] = CURRENT, timeout: float = 240) -> list[dict[str, Any]]:
     """Runs queries to their end; returns what was said."""
-    arguments, environment = command(folder, jobs, roots)
+    arguments, environment = command(jobs, roots)
     with (folder / "driver.err").open("wb") as errors:
         done = subprocess.run(
             arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, timeout=timeout,

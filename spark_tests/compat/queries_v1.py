@@ -75,7 +75,7 @@ def for_each_batch(name: str, folder: pathlib.Path) -> None:
         values = feed(broker.address, SOURCE, 0, 3 * BATCH_ROWS)
         job = {"kind": "each", "address": broker.address, "source": SOURCE, "checkpoint": str(folder / "checkpoint"), "hold_at": 1}
         options = {"maxOffsetsPerTrigger": BATCH_ROWS, "consumer": "each-consumer"}
-        arguments, environment = command(folder, [job | {"options": options}])
+        arguments, environment = command([job | {"options": options}])
         log = folder / "said"
         with log.open("wb") as out, (folder / "driver.err").open("wb") as errors:
             process = subprocess.Popen(

@@ -109,5 +109,5 @@ class DiskMachine(BrokerMachine):
             self.world.journal.close()
 
 
-DiskMachine.TestCase.settings = settings(stateful_step_count=60)
+DiskMachine.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=60)
 TestDisk = DiskMachine.TestCase

@@ -71,13 +71,13 @@ def test_a_full_disk_is_emptied_by_single_rows_staged_sets_and_starts(tmp_path: 
             with Producer(world.address, queue=SHARED, staged=staged) as producer:
                 producer.send_batch(pa.record_batch({"value": [bytes(1000)] * _BATCH_ROWS})).result(PATIENCE_S)
             stored = left = _fill(world)
-        for life in range(12):
+        for life in range(8):
             with LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker, Connection(broker.address) as connection:
                 if life == 4:
                     discarded = connection.call("DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[staged.token]))
                     assert discarded.rows == _BATCH_ROWS
                 connection.call("TakeEpoch", produce_pb2.TakeEpochRequest())
-                left -= _take_single(broker.address, 400)
+                left -= _take_single(broker.address, 200)
                 if life % 2:
                     broker.kill()
         with LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:

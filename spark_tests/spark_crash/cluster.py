@@ -10,8 +10,9 @@ import re
 import subprocess
 from typing import Final
 
-from spark_tests.spark_crash.drivers import JAVA_OPTIONS, environment_of
+from spark_tests.spark_crash.drivers import environment_of
 from spark_tests.spark_crash.processes import kill_session
+from spark_tests.support.spark_home import JAVA_OPTIONS
 from spark_tests.support.waiting import wait_until
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -49,7 +50,7 @@ class Cluster:
         self.close()
 
     def _start(self, host: str, name: str, main_class: str, *options: str) -> pathlib.Path:
-        environment = environment_of(self._folder, host)
+        environment = environment_of(host)
         environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
         log = self._folder / f"{name}.log"
         command = [str(pathlib.Path(environment["SPARK_HOME"]) / "bin" / "spark-class"), main_class]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,19 +15,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession()
     if there is not None:
         yield there
         return
-    folder: pathlib.Path = tmp_path_factory.mktemp("session")
     builder = SparkSession.builder.master("local[2]").appName("mq-spark-crash")
     for name, value in CONF.items():
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment_of(folder, "127.0.0.1").items():
+        for name, value in environment_of("127.0.0.1").items():
             if os.environ.get(name) != value:
                 patch.setenv(name, value)
         session = builder.getOrCreate()

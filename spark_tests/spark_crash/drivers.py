@@ -14,15 +14,12 @@ from spark_tests.spark_crash.processes import in_session, kill_session
 from spark_tests.support.tree import PROJECT, ROOTS
 from spark_tests.support.waiting import wait_until
 
-#: Short-lived JVMs: what runs once is worth neither the second compiler nor a look at Spark's own bytecode.
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
 }
 
 
@@ -31,20 +28,9 @@ def python_path() -> str:
     return os.pathsep.join([str(PROJECT), *(str(PROJECT / root) for root in ROOTS.values())])
 
 
-def environment_of(folder: pathlib.Path, host: str) -> dict[str, str]:
-    """Returns the environment of a Spark process with a home below `folder`.
-
-    The home is Spark's own without its zipped Python sources, so that the workers take the installed package: the zip is compiled anew
-    by every Python that starts, which is half a second each time.
-    """
-    import pyspark
-
-    home = folder / "spark-home"
-    if not home.exists():
-        home.mkdir()
-        for name in ("bin", "jars"):
-            (home / name).symlink_to(pathlib.Path(pyspark.__file__).parent / name)
-    return os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path()}
+def environment_of(host: str) -> dict[str, str]:
+    """Returns the environment of a Spark process at this address."""
+    return os.environ | {"SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path()}
 
 
 class Driver:
@@ -60,7 +46,7 @@ class Driver:
         with self._said.open("wb") as said, self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "spark_tests.spark_crash.job", json.dumps(job)],
-                cwd=log.parent, env=environment_of(log.parent, "127.0.0.1"), stdin=subprocess.PIPE, stdout=said, stderr=errors,
+                cwd=log.parent, env=environment_of("127.0.0.1"), stdin=subprocess.PIPE, stdout=said, stderr=errors,
                 start_new_session=True,
             )  # fmt: skip
 

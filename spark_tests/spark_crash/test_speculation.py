@@ -11,12 +11,12 @@ import pytest
 from mq_wire import framing
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
 from spark_tests.spark_crash.cluster import Cluster
-from spark_tests.spark_crash.drivers import JAVA_OPTIONS
 from spark_tests.spark_crash.gate import Moment
 from spark_tests.spark_crash.pipeline import PATIENCE_S, Pipeline
 from spark_tests.spark_crash.steps import FETCH, STAGE, STEPS
 from spark_tests.spark_crash.strikes import warm_up
 from spark_tests.support.seeds import seeded
+from spark_tests.support.spark_home import JAVA_OPTIONS
 from spark_tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
