@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import linecache
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -99,15 +100,14 @@ def _source(function: FunctionType) -> str:
 
 
 def _found(source: str, text: str) -> Iterator[tuple[int, int, str]]:
-    """Yields where `text` stands, whose lines have the indentation of the line where it begins: start, end and that indentation."""
-    at = source.find(text.split("\n", 1)[0])
-    while at >= 0:
-        line = source[source.rfind("\n", 0, at) + 1 : at]
-        indentation = line[: len(line) - len(line.lstrip())]
-        whole = _indented(text, indentation)
-        if source.startswith(whole, at):
-            yield at, at + len(whole), indentation
-        at = source.find(text.split("\n", 1)[0], at + 1)
+    """Yields where `text` stands, whatever its line breaks: start, end, and the indentation of the line where it begins.
+
+    Before a closing bracket the source may have a comma more, as formatters put one where they break a list.
+    """
+    words = [f",?\\s*{re.escape(word)}" if word in ")]}" else re.escape(word) for word in re.findall(r"\w+|[^\w\s]", text)]
+    for match in re.finditer(r"\s*".join(words), source):
+        line = source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
+        yield match.start(), match.end(), line[: len(line) - len(line.lstrip())]
 
 
 def _indented(text: str, indentation: str) -> str:

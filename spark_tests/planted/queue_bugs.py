@@ -204,7 +204,7 @@ DELIVERIES: Final = (
     Bug(
         "what came back counts its size only",
         "returned rows raise the counts of the lanes, but are in none",
-        (Change(Lanes.add, "self.offsets[priority] |= offsets", "pass"),),
+        (Change(Lanes.add, "lane |= offsets", "pass"),),
         "simulation",
     ),
     Bug(

@@ -80,6 +80,19 @@ def test_changes_of_one_function_add_up() -> None:
         assert (doubled(2), doubled(20)) == (4, 100)
 
 
+def in_lines(number: int) -> int:
+    return max(
+        number,
+        100,
+    )
+
+
+def test_line_breaks_of_the_product_do_not_matter() -> None:
+    with planted(Change(in_lines, "max(number, 100)", "min(number, 100)")).planted():
+        assert in_lines(2) == 2
+    assert in_lines(2) == 100
+
+
 @pytest.mark.parametrize(("text", "found"), [("number * 4", 0), ("number * 2", 2)])
 def test_a_bug_that_does_not_fit_is_no_bug(text: str, found: int) -> None:
     bug = planted(Change(doubled, text, "0"))
