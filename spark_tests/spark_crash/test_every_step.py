@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -22,6 +24,9 @@ from spark_tests.spark_crash.strikes import (
     warm_up,
 )
 from spark_tests.support.seeds import seeded
+
+#: As in test_random_kills.
+ROUNDS: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0"))
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -106,11 +111,17 @@ def test_random_kills_around_one_driver(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.crash_spark
 def test_driver_killed_or_overtaken_at_every_step(tmp_path: pathlib.Path) -> None:
+    """Each of them takes a new driver: at three steps, other ones with each seed, or at all of them in `make crash-spark`."""
     with Pipeline(tmp_path, seeded("driver killed")) as pipeline:
         pipeline.start_driver()
+        steps = [step for step in STEPS if step.named]
+        if not ROUNDS:
+            first, *others = sorted(steps, key=lambda step: step.methods != OPEN)
+            steps = [first, *pipeline.rng.sample(others, 2)]
         # The first one dies in batch 0, for which the others' boundaries have nothing that went before.
-        for step in sorted((step for step in STEPS if step.named), key=lambda step: step.methods != OPEN):
+        for step in sorted(steps, key=lambda step: step.methods != OPEN):
             strike_driver(pipeline, step)
         overtake_driver(pipeline, pipeline.rng.choice(STEPS))
         judged(pipeline)
