@@ -74,6 +74,7 @@ test: check  ## all tests, with lint and types: what .ci/run calls
 
 check: setup  ## lint, types, generated stubs
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
 

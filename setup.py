@@ -22,7 +22,9 @@ def packages() -> list[str]:
 
 def version() -> str:
     """The newest version in the changelog: written in one place only."""
-    match = re.search(r"^## (\d+\.\d+\.\d+)", (HERE / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    match = re.search(
+        r"^## (\d+\.\d+\.\d+)", (HERE / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert match is not None, "CHANGELOG.md has no version"
     return match[1]
 
@@ -30,7 +32,8 @@ def version() -> str:
 setup(
     name="pyspark-mq",
     version=version(),
-    description="A durable, columnar message queue for Spark: read and write streams exactly once, with priorities and replay",
+    description="A durable, columnar message queue for Spark: read and write streams exactly once, with "
+    "priorities and replay",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -40,7 +43,13 @@ setup(
     package_dir={name: f"{root}/{name}" for name, root in ROOTS.items()},
     package_data={"": ["py.typed", "*.pyi", "*.proto"]},
     # The floors are no higher than those of pyspark[connect], so that both fit into one environment.
-    install_requires=["grpcio>=1.76.0", "protobuf>=6.31.1", "pyarrow>=18.0.0", "numpy>=1.23.2", "isal>=1.7.0"],
+    install_requires=[
+        "grpcio>=1.76.0",
+        "protobuf>=6.31.1",
+        "pyarrow>=18.0.0",
+        "numpy>=1.23.2",
+        "isal>=1.7.0",
+    ],
     extras_require={
         "broker": ["pyroaring>=1.0.0", "grpcio-health-checking>=1.76.0", "grpcio-reflection>=1.76.0"],
         "spark": ["pyspark>=4.2"],

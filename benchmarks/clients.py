@@ -90,10 +90,14 @@ def _taken(consumer: Consumer, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def consume_batches(broker: LocalBroker, rows: int, batch: pa.RecordBatch) -> float:
-    """A backlog taken as record batches, each acknowledged, until the broker has confirmed all: rows a second."""
+    """A backlog taken as record batches, each acknowledged, until the broker has confirmed all: rows a
+    second.
+    """
     queue = next(_names)
     publish(broker.address, queue, rows - batch.num_rows, batch)
-    with Consumer(broker.address, queue=queue, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS) as consumer:
+    with Consumer(
+        broker.address, queue=queue, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS
+    ) as consumer:
         started = time.perf_counter()
         for delivered in _taken(consumer, rows):
             consumer.acknowledge(delivered)
@@ -107,7 +111,9 @@ def iterate_messages(broker: LocalBroker, rows: int) -> float:
     """A backlog taken message by message, acknowledged by the thousand: messages a second."""
     queue = next(_names)
     publish(broker.address, queue, rows - BATCH_ROWS, data.batch(BATCH_ROWS))
-    with Consumer(broker.address, queue=queue, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS) as consumer:
+    with Consumer(
+        broker.address, queue=queue, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS
+    ) as consumer:
         started = time.perf_counter()
         in_hand = []
         for number, message in enumerate(consumer, 1):
@@ -125,7 +131,9 @@ def iterate_messages(broker: LocalBroker, rows: int) -> float:
 
 
 def anonymous_mib(pid: int) -> float:
-    """Memory of a process that is its own, in MiB: RssAnon. Mapped file pages count in RSS too, but belong to the page cache."""
+    """Memory of a process that is its own, in MiB: RssAnon. Mapped file pages count in RSS too, but belong to
+    the page cache.
+    """
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024

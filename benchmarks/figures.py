@@ -36,7 +36,9 @@ class Figure:
 
 
 def measure(figure: Figure, rounds: int, run: Callable[[], float]) -> Figure:
-    """Fills a figure with `rounds` values of `run`, behind one that is dropped: the first is always colder."""
+    """Fills a figure with `rounds` values of `run`, behind one that is dropped: the first is always
+    colder.
+    """
     run()
     for _ in range(rounds):
         figure.rounds.append(run())
@@ -54,7 +56,15 @@ def table(figures: list[Figure]) -> str:
     rows = [("", "median", "lowest", "highest", "unit", "floor", "", "")]
     for figure in figures:
         floor = "" if figure.floor is None else f"{'<=' if figure.at_most else '>='} {shown(figure.floor)}"
-        verdict = "" if figure.floor is None else "ok" if figure.good else "BELOW" if not figure.at_most else "ABOVE"
+        verdict = (
+            ""
+            if figure.floor is None
+            else "ok"
+            if figure.good
+            else "BELOW"
+            if not figure.at_most
+            else "ABOVE"
+        )
         values = (shown(figure.median), shown(min(figure.rounds)), shown(max(figure.rounds)))
         rows.append((figure.name, *values, figure.unit, floor, verdict, figure.note))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -62,6 +72,8 @@ def table(figures: list[Figure]) -> str:
     lines = []
     for row in rows:
         padded = enumerate(zip(row, widths, strict=True))
-        cells = [cell.ljust(width) if column in left else cell.rjust(width) for column, (cell, width) in padded]
+        cells = [
+            cell.ljust(width) if column in left else cell.rjust(width) for column, (cell, width) in padded
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -37,8 +37,17 @@ class Crowd:
         self._address, self._count = address, count
         self._processes: list[subprocess.Popen[str]] = []
         for first in range(0, count, PER_PROCESS):
-            command = [sys.executable, "-m", "benchmarks.idle", address, str(first), str(min(first + PER_PROCESS, count))]
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.idle",
+                address,
+                str(first),
+                str(min(first + PER_PROCESS, count)),
+            ]
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
         self._expect("connected")
 
     def reach_everybody(self) -> None:
@@ -59,7 +68,9 @@ class Crowd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -75,7 +86,10 @@ def wait_for_one_each(address: str, numbers: range) -> None:
         queues = [f"idle.{number}" for number in numbers]
         for queue, connection in zip(queues, connections, strict=True):
             connection.call("CreateDestination", CreateDestinationRequest(name=queue))
-        consumers = [stack.enter_context(Consumer(queue=q, connection=c)) for q, c in zip(queues, connections, strict=True)]
+        consumers = [
+            stack.enter_context(Consumer(queue=q, connection=c))
+            for q, c in zip(queues, connections, strict=True)
+        ]
         for consumer in consumers:
             if consumer.receive(timeout=0.01) is not None:
                 raise SystemExit("a queue was not empty")

@@ -1,4 +1,6 @@
-"""Jars of the systems that ours is compared with: fixed versions from Maven Central, over plain HTTPS, held to their checksums."""
+"""Jars of the systems that ours is compared with: fixed versions from Maven Central, over plain HTTPS, held
+to their checksums.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ LISTS = pathlib.Path(__file__).resolve().parent
 
 
 def fetched(cache: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns the folder with the jars that `name`.jars lists (SHA-256 and path, one a line), fetched on first use.
+    """Returns the folder with the jars that `name`.jars lists (SHA-256 and path, one a line), fetched on
+    first use.
 
     Raises:
         SystemExit: one cannot be fetched, or is not what it should be.
@@ -32,9 +35,13 @@ def fetched(cache: pathlib.Path, name: str) -> pathlib.Path:
             with urllib.request.urlopen(CENTRAL + path, timeout=120) as response:
                 content = response.read()
         except urllib.error.URLError as error:
-            raise SystemExit(f"cannot fetch {CENTRAL}{path}: {error.reason}; check the network and try again") from None
+            raise SystemExit(
+                f"cannot fetch {CENTRAL}{path}: {error.reason}; check the network and try again"
+            ) from None
         if hashlib.sha256(content).hexdigest() != checksum:
-            raise SystemExit(f"{CENTRAL}{path} has another checksum than benchmarks/{name}.jars says: do not use it")
+            raise SystemExit(
+                f"{CENTRAL}{path} has another checksum than benchmarks/{name}.jars says: do not use it"
+            )
         (partial / path.rpartition("/")[2]).write_bytes(content)
     partial.rename(target)
     return target

@@ -41,19 +41,48 @@ class Kafka:
 
     def fill(self, topic: str, rows: int) -> float:
         """Publishes with Kafka's own performance tool, in large batches; returns rows a second."""
-        arguments = ["--topic", topic, "--num-records", rows, "--record-size", VALUE_BYTES, "--throughput", -1, "--producer-props"]
-        settings = [f"bootstrap.servers={self.address}", "acks=all", "batch.size=262144", "linger.ms=10", "buffer.memory=268435456"]
-        said = _run(_java(self.broker_jars, "org.apache.kafka.tools.ProducerPerformance", *arguments, *settings), self.folder)
+        arguments = [
+            "--topic",
+            topic,
+            "--num-records",
+            rows,
+            "--record-size",
+            VALUE_BYTES,
+            "--throughput",
+            -1,
+            "--producer-props",
+        ]
+        settings = [
+            f"bootstrap.servers={self.address}",
+            "acks=all",
+            "batch.size=262144",
+            "linger.ms=10",
+            "buffer.memory=268435456",
+        ]
+        said = _run(
+            _java(self.broker_jars, "org.apache.kafka.tools.ProducerPerformance", *arguments, *settings),
+            self.folder,
+        )
         return float(re.findall(r"([\d.]+) records/sec", said)[-1])
 
     def create(self, topic: str) -> None:
-        arguments = ["--bootstrap-server", self.address, "--create", "--topic", topic, "--partitions", PARTITIONS]
+        arguments = [
+            "--bootstrap-server",
+            self.address,
+            "--create",
+            "--topic",
+            topic,
+            "--partitions",
+            PARTITIONS,
+        ]
         _run(_java(self.broker_jars, "org.apache.kafka.tools.TopicCommand", *arguments), self.folder)
 
 
 @contextlib.contextmanager
 def running(cache: pathlib.Path) -> Iterator[Kafka]:
-    """A one-node broker with the topics `in` and `out`, its data below `cache`; jars are fetched on first use and kept there."""
+    """A one-node broker with the topics `in` and `out`, its data below `cache`; jars are fetched on first use
+    and kept there.
+    """
     broker_jars, connector_jars = fetched(cache, "kafka"), fetched(cache, "spark-kafka")
     folder = cache / "kafka"
     shutil.rmtree(folder, ignore_errors=True)
@@ -67,7 +96,10 @@ def running(cache: pathlib.Path) -> Iterator[Kafka]:
         f"offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
     )
     cluster = _run(_java(broker_jars, "kafka.tools.StorageTool", "random-uuid"), folder).split()[-1]
-    _run(_java(broker_jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties"), folder)
+    _run(
+        _java(broker_jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties"),
+        folder,
+    )
     with (folder / "broker.log").open("wb") as log:
         command = _java(broker_jars, "kafka.Kafka", "server.properties")
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
@@ -91,7 +123,15 @@ def _java(classpath: pathlib.Path, *arguments: object) -> list[str]:
 
 
 def _run(command: list[str], folder: pathlib.Path) -> str:
-    done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=900,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"{command[-1]} of Kafka failed:\n{done.stdout[-2000:]}")
     return done.stdout

@@ -1,6 +1,8 @@
-"""What a large load does to one broker: `make load`. Many messages waiting, many destinations, many idle consumers.
+"""What a large load does to one broker: `make load`. Many messages waiting, many destinations, many idle
+consumers.
 
-Each part has a broker process of its own. Values of 100 bytes, a sync before every receipt. 100 million messages take 12 GB of disk.
+Each part has a broker process of its own. Values of 100 bytes, a sync before every receipt. 100 million
+messages take 12 GB of disk.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def waiting(folder: pathlib.Path, messages: int, batch: pa.RecordBatch, kind: st
     """Fills one queue, restarts the broker in both ways, and drains it; every message is counted."""
     free = shutil.disk_usage(folder).free
     if free < messages * STORED_BYTES + (1 << 30):
-        raise SystemExit(f"{messages:,} messages need {messages * STORED_BYTES >> 30} GiB, {folder} has {free >> 30}: --messages or --dir")
+        raise SystemExit(
+            f"{messages:,} messages need {messages * STORED_BYTES >> 30} GiB, {folder} has {free >> 30}: "
+            f"--messages or --dir"
+        )
     with LocalBroker(folder / kind, start_timeout=120) as broker:
         rates, memory = fill(broker, messages, batch)
         yield Figure(f"{kind}: publish", "rows/s", rounds=rates)
@@ -54,11 +59,15 @@ def waiting(folder: pathlib.Path, messages: int, batch: pa.RecordBatch, kind: st
         broker.kill()
         yield Figure(f"{kind}: restart after SIGKILL", "s", 10, at_most=True, rounds=[clocked(broker.start)])
         broker.stop(timeout=120)
-        yield Figure(f"{kind}: restart after a clean stop", "s", 10, at_most=True, rounds=[clocked(broker.start)])
+        yield Figure(
+            f"{kind}: restart after a clean stop", "s", 10, at_most=True, rounds=[clocked(broker.start)]
+        )
         memory.append(anonymous_mib(broker.pid))
         rate = drain(broker, messages, memory)
         yield Figure(f"{kind}: drained and acknowledged", "rows/s", 1_000_000, rounds=[rate])
-        yield Figure(f"{kind}: broker memory at most", "MiB", 1024, at_most=True, note="RssAnon", rounds=[max(memory)])
+        yield Figure(
+            f"{kind}: broker memory at most", "MiB", 1024, at_most=True, note="RssAnon", rounds=[max(memory)]
+        )
 
 
 def clocked(what: Callable[[], object]) -> float:
@@ -79,7 +88,10 @@ def fill(broker: LocalBroker, messages: int, batch: pa.RecordBatch) -> tuple[lis
             producer.flush(timeout=120)
             rates.append(batches * batch.num_rows / (time.perf_counter() - started))
             memory.append(anonymous_mib(broker.pid))
-            say(f"{(section + 1) * batches * batch.num_rows:,} waiting, {rates[-1]:,.0f} rows/s, {memory[-1]:.0f} MiB")
+            say(
+                f"{(section + 1) * batches * batch.num_rows:,} waiting, {rates[-1]:,.0f} rows/s, "
+                f"{memory[-1]:.0f} MiB"
+            )
     return rates, memory
 
 
@@ -87,7 +99,9 @@ def drain(broker: LocalBroker, messages: int, memory: list[float]) -> float:
     """Takes and acknowledges everything; returns rows a second. Fails unless exactly `messages` came."""
     taken = 0
     started = time.perf_counter()
-    with Consumer(broker.address, queue=QUEUE, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS) as consumer:
+    with Consumer(
+        broker.address, queue=QUEUE, prefetch=PREFETCH_ROWS, max_unacknowledged=4 * PREFETCH_ROWS
+    ) as consumer:
         for batch in consumer.batches(max_rows=100_000, timeout=10.0):
             consumer.acknowledge(batch)
             taken += batch.num_rows
@@ -99,7 +113,9 @@ def drain(broker: LocalBroker, messages: int, memory: list[float]) -> float:
         rate = taken / (time.perf_counter() - started)
     depth = stats(broker, QUEUE).depth_rows
     if taken != messages or depth:
-        raise SystemExit(f"{messages:,} messages were acknowledged to the producer, {taken:,} came, {depth:,} are left")
+        raise SystemExit(
+            f"{messages:,} messages were acknowledged to the producer, {taken:,} came, {depth:,} are left"
+        )
     return rate
 
 
@@ -109,7 +125,9 @@ def stats(broker: LocalBroker, queue: str) -> admin_pb2.DestinationStats:
 
 
 def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
-    """Many queues: made, written to, listed, through a snapshot and a restart, while one client is clocked."""
+    """Many queues: made, written to, listed, through a snapshot and a restart, while one client is
+    clocked.
+    """
     with (
         LocalBroker(folder / "destinations", snapshot_interval_s=SNAPSHOT_S, start_timeout=120) as broker,
         Connection(broker.address) as connection,
@@ -117,7 +135,10 @@ def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
 
         def create() -> None:
             for number in range(count):
-                connection.call("CreateDestination", admin_pb2.CreateDestinationRequest(name=f"load.{number}", partitions=4))
+                connection.call(
+                    "CreateDestination",
+                    admin_pb2.CreateDestinationRequest(name=f"load.{number}", partitions=4),
+                )
 
         yield Figure(f"{count:,} destinations: created", "/s", rounds=[count / clocked(create)])
         laps = []
@@ -128,24 +149,62 @@ def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
                 if number % 5 == 0:
                     laps.append(1000 * clocked(lambda: probe.send(b"x").result(timeout=60)))
         laps.sort()
-        yield Figure(f"{count:,} destinations: a durable send, median", "ms", rounds=[statistics.median(laps)])
-        yield Figure(f"{count:,} destinations: a durable send, slowest of {len(laps)}", "ms", 1000, at_most=True, rounds=[laps[-1]])
-        listed = 1000 * clocked(lambda: connection.call("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="load.")))
+        yield Figure(
+            f"{count:,} destinations: a durable send, median", "ms", rounds=[statistics.median(laps)]
+        )
+        yield Figure(
+            f"{count:,} destinations: a durable send, slowest of {len(laps)}",
+            "ms",
+            1000,
+            at_most=True,
+            rounds=[laps[-1]],
+        )
+        listed = 1000 * clocked(
+            lambda: connection.call("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="load."))
+        )
         yield Figure(f"{count:,} destinations: listed", "ms", rounds=[listed])
         time.sleep(4 * SNAPSHOT_S)  # until the last snapshot is written
-        yield Figure(f"{count:,} destinations: idle broker", "% of a core", 5, at_most=True, rounds=[idle.busy_percent(broker.pid, 10)])
-        yield Figure(f"{count:,} destinations: broker memory", "MiB", 1024, at_most=True, rounds=[anonymous_mib(broker.pid)])
+        yield Figure(
+            f"{count:,} destinations: idle broker",
+            "% of a core",
+            5,
+            at_most=True,
+            rounds=[idle.busy_percent(broker.pid, 10)],
+        )
+        yield Figure(
+            f"{count:,} destinations: broker memory",
+            "MiB",
+            1024,
+            at_most=True,
+            rounds=[anonymous_mib(broker.pid)],
+        )
         broker.kill()
-        yield Figure(f"{count:,} destinations: restart after SIGKILL", "s", 10, at_most=True, rounds=[clocked(broker.start)])
+        yield Figure(
+            f"{count:,} destinations: restart after SIGKILL",
+            "s",
+            10,
+            at_most=True,
+            rounds=[clocked(broker.start)],
+        )
 
 
 def idle_consumers(folder: pathlib.Path, count: int) -> Iterator[Figure]:
-    """Connected consumers of queues without messages; then one message to each, to see that they are alive."""
+    """Connected consumers of queues without messages; then one message to each, to see that they are
+    alive.
+    """
     with LocalBroker(folder / "idle") as broker, idle.Crowd(broker.address, count) as crowd:
         busy = idle.busy_percent(broker.pid, IDLE_SECONDS)
         yield Figure(f"{count:,} idle consumers: broker", "% of a core", 5, at_most=True, rounds=[busy])
-        yield Figure(f"{count:,} idle consumers: broker memory", "MiB", 1024, at_most=True, rounds=[anonymous_mib(broker.pid)])
-        yield Figure(f"{count:,} idle consumers: all of them reached", "s", rounds=[clocked(crowd.reach_everybody)])
+        yield Figure(
+            f"{count:,} idle consumers: broker memory",
+            "MiB",
+            1024,
+            at_most=True,
+            rounds=[anonymous_mib(broker.pid)],
+        )
+        yield Figure(
+            f"{count:,} idle consumers: all of them reached", "s", rounds=[clocked(crowd.reach_everybody)]
+        )
 
 
 def parts(options: argparse.Namespace, folder: pathlib.Path) -> Iterator[Figure]:
@@ -164,12 +223,20 @@ def parts(options: argparse.Namespace, folder: pathlib.Path) -> Iterator[Figure]
 
 def main() -> int:
     """Returns the exit code: 1 where a figure misses its floor."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=100_000_000, help="that wait in one queue (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--messages", type=int, default=100_000_000, help="that wait in one queue (default %(default)s)"
+    )
     parser.add_argument("--destinations", type=int, default=10_000, help="default %(default)s")
     parser.add_argument("--consumers", type=int, default=1_000, help="idle ones (default %(default)s)")
-    parser.add_argument("--only", choices=["uniform", "priorities", "destinations", "idle"], help="one part of it")
-    parser.add_argument("--dir", type=pathlib.Path, help="where the journals go (default: a temporary folder)")
+    parser.add_argument(
+        "--only", choices=["uniform", "priorities", "destinations", "idle"], help="one part of it"
+    )
+    parser.add_argument(
+        "--dir", type=pathlib.Path, help="where the journals go (default: a temporary folder)"
+    )
     options = parser.parse_args()
     options.messages -= options.messages % (SECTIONS * BATCH_ROWS)
     folder = options.dir or pathlib.Path(tempfile.mkdtemp(prefix="mq-load-"))

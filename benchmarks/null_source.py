@@ -1,6 +1,8 @@
-"""A Python source and sink with nothing behind them: the ceiling for any Python data source. What is left is Spark itself.
+"""A Python source and sink with nothing behind them: the ceiling for any Python data source. What is left is
+Spark itself.
 
-It lives in a package of its own name and is registered by the session that uses it; its workers import it from this tree.
+It lives in a package of its own name and is registered by the session that uses it; its workers import it
+from this tree.
 """
 
 from __future__ import annotations
@@ -12,12 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, DataSourceStreamReader, InputPartition, WriterCommitMessage
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 #: The columns that ours is asked for in the comparison too.
-SCHEMA = "key binary, value binary, queue string, partition int, offset long, timestamp timestamp, priority int, delivery_count int"
+SCHEMA = (
+    "key binary, value binary, queue string, partition int, offset long, timestamp timestamp, "
+    "priority int, delivery_count int"
+)
 ARROW_ROWS = 16_384
 
 

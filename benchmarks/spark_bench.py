@@ -1,4 +1,6 @@
-"""Spark against its systems, in one session, round by round in turn, so that all of them see the same noise."""
+"""Spark against its systems, in one session, round by round in turn, so that all of them see the same
+noise.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,22 @@ ROWS_PER_BATCH = 2_000_000
 TINY_ROWS = 100
 TINY_BATCHES = 60
 PROJECT = pathlib.Path(__file__).resolve().parents[1]
-LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+LOCAL_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 @contextmanager
 def session(kafka: Kafka | None, folder: pathlib.Path) -> Iterator[SparkSession]:
-    """Spark on two cores with conf/spark-defaults.conf, its checkpoints on a local disk; all systems on board."""
+    """Spark on two cores with conf/spark-defaults.conf, its checkpoints on a local disk; all systems on
+    board.
+    """
     os.environ["SPARK_CONF_DIR"] = str(PROJECT / "conf")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # The workers import null_source from here.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    )
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", jars_option(kafka))
@@ -72,7 +80,9 @@ class Trial:
         seconds = time.perf_counter() - started
         read = sum(progress["numInputRows"] for progress in query.recentProgress)
         if read != rows:
-            raise RuntimeError(f"{system.name}: {read} rows came instead of {rows}: the figure would be wrong")
+            raise RuntimeError(
+                f"{system.name}: {read} rows came instead of {rows}: the figure would be wrong"
+            )
         system.clean_up()
         return rows / seconds
 
@@ -97,20 +107,28 @@ def _durations(query: StreamingQuery) -> list[float]:
     """Milliseconds of TINY_BATCHES batches behind the first ten, which are cold."""
     while True:
         ended = query.awaitTermination(1)
-        durations = [progress["batchDuration"] for progress in query.recentProgress if progress["numInputRows"]]
+        durations = [
+            progress["batchDuration"] for progress in query.recentProgress if progress["numInputRows"]
+        ]
         if len(durations) >= TINY_BATCHES + 10:
             return durations[10 : 10 + TINY_BATCHES]
         if ended:
             raise RuntimeError(f"the query ended after {len(durations)} batches")
 
 
-def paired(trial: Trial, systems: list[System], rounds: int, rows: int, to_sink: bool) -> dict[str, list[float]]:
-    """Rates of each system, its rounds in turn with the others'; the first round of all warms up and is dropped."""
+def paired(
+    trial: Trial, systems: list[System], rounds: int, rows: int, to_sink: bool
+) -> dict[str, list[float]]:
+    """Rates of each system, its rounds in turn with the others'; the first round of all warms up and is
+    dropped.
+    """
     rates: dict[str, list[float]] = {system.name: [] for system in systems}
     for number in range(rounds + 1):
         for system in systems:
             rate = trial.rate(system, rows, to_sink)
-            sys.stderr.write(f"  {system.name} -> {system.name if to_sink else 'noop'}: {shown(rate)} rows/s\n")
+            sys.stderr.write(
+                f"  {system.name} -> {system.name if to_sink else 'noop'}: {shown(rate)} rows/s\n"
+            )
             if number:
                 rates[system.name].append(rate)
     return rates

@@ -55,7 +55,12 @@ class Ours(System):
         clients.publish(self._broker.address, self._queue, rows - batch.num_rows, batch)
 
     def read(self, spark: SparkSession, rows: int, rows_per_batch: int) -> DataFrame:
-        reader = spark.readStream.format("mq").schema(SCHEMA).option("broker", self._broker.address).option("queue", self._queue)
+        reader = (
+            spark.readStream.format("mq")
+            .schema(SCHEMA)
+            .option("broker", self._broker.address)
+            .option("queue", self._queue)
+        )
         return reader.option("maxOffsetsPerTrigger", rows_per_batch).option("maxBytesPerTrigger", "4g").load()
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
@@ -101,14 +106,28 @@ class KafkaSystem(System):
             self._filled = rows
 
     def read(self, spark: SparkSession, rows: int, rows_per_batch: int) -> DataFrame:
-        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._kafka.address).option("subscribe", "in")
-        return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_batch).load()
+        reader = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._kafka.address)
+            .option("subscribe", "in")
+        )
+        return (
+            reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_batch).load()
+        )
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
-        writer = rows.select("value").writeStream.format("kafka").option("kafka.bootstrap.servers", self._kafka.address)
+        writer = (
+            rows.select("value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._kafka.address)
+        )
         return writer.option("topic", "out").option("kafka.batch.size", 262_144).option("kafka.linger.ms", 10)
 
 
 def jars_option(kafka: Kafka | None) -> str:
     """What spark.jars must be."""
-    return "" if kafka is None else ",".join(str(jar) for jar in sorted(pathlib.Path(kafka.connector_jars).glob("*.jar")))
+    return (
+        ""
+        if kafka is None
+        else ",".join(str(jar) for jar in sorted(pathlib.Path(kafka.connector_jars).glob("*.jar")))
+    )

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 from mq_broker import LocalBroker
 from pyspark_mq import Producer
 
-os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers must be the Python that has pyspark-mq installed
+os.environ["PYSPARK_PYTHON"] = (
+    sys.executable
+)  # Spark's workers must be the Python that has pyspark-mq installed
 
 with LocalBroker() as broker:  # a broker of our own on a free port; yours may run as `mq broker`
     with Producer(broker.address, queue="orders") as producer:

@@ -1,4 +1,6 @@
-"""mq -> Spark -> mq, exactly once: the query fails half-way, starts again from its checkpoint, and no row is lost or doubled."""
+"""mq -> Spark -> mq, exactly once: the query fails half-way, starts again from its checkpoint, and no row is
+lost or doubled.
+"""
 
 import os
 import sys
@@ -20,9 +22,15 @@ spark.sparkContext.setLogLevel("OFF")  # the failure below is meant
 def double(broker: str, checkpoint: str, poisoned: int) -> None:
     """Doubles every number of queue `numbers` into queue `doubled`; fails where it meets `poisoned`."""
     number = F.col("value").cast("string").cast("long")
-    checked = F.when(number == poisoned, F.raise_error(F.lit("the machine caught fire"))).otherwise(number * 2)
+    checked = F.when(number == poisoned, F.raise_error(F.lit("the machine caught fire"))).otherwise(
+        number * 2
+    )
     numbers = (
-        spark.readStream.format("mq").option("broker", broker).option("queue", "numbers").option("maxOffsetsPerTrigger", 6_000).load()
+        spark.readStream.format("mq")
+        .option("broker", broker)
+        .option("queue", "numbers")
+        .option("maxOffsetsPerTrigger", 6_000)
+        .load()
     )
     query = (
         numbers.select("key", checked.cast("string").alias("value"))
@@ -51,7 +59,9 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as checkpoint:
     print("second run: went on from the checkpoint")
 
     with Consumer(broker.address, queue="doubled") as consumer:
-        results = [int(value) for batch in consumer.batches(timeout=1.0) for value in batch["value"].to_pylist()]
+        results = [
+            int(value) for batch in consumer.batches(timeout=1.0) for value in batch["value"].to_pylist()
+        ]
     assert sorted(results) == [2 * number for number in range(ROWS)], "a row is lost or doubled"
     print(f"{len(results)} results, each exactly once")
     spark.stop()

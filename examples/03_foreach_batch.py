@@ -1,7 +1,9 @@
-"""foreachBatch into another system, and back into a queue with txnAppId and txnVersion, so that a repeated batch changes nothing.
+"""foreachBatch into another system, and back into a queue with txnAppId and txnVersion, so that a repeated
+batch changes nothing.
 
-The other system is a SQLite file: each batch is one transaction that also stores the batch's number. A new checkpoint numbers its
-batches from 0 again: so each has a name of its own, which goes wherever its numbers go.
+The other system is a SQLite file: each batch is one transaction that also stores the batch's number. A new
+checkpoint numbers its batches from 0 again: so each has a name of its own, which goes wherever its numbers
+go.
 """
 
 import os
@@ -24,7 +26,9 @@ def store(database: pathlib.Path, rows: list[tuple[str, int]], batch_id: int) ->
     """Writes a batch once: its number and its rows are in the same transaction."""
     connection = sqlite3.connect(database)
     with connection:
-        connection.execute("create table if not exists batches (checkpoint text, id integer, primary key (checkpoint, id))")
+        connection.execute(
+            "create table if not exists batches (checkpoint text, id integer, primary key (checkpoint, id))"
+        )
         connection.execute("create table if not exists orders (name text, priority integer)")
         if connection.execute("insert or ignore into batches values (?, ?)", (CHECKPOINT, batch_id)).rowcount:
             connection.executemany("insert into orders values (?, ?)", rows)
@@ -40,7 +44,9 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as folder:
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
     def handle(batch: DataFrame, batch_id: int) -> None:
-        """Runs for each micro-batch; runs again with the same rows and number where the first time was cut short."""
+        """Runs for each micro-batch; runs again with the same rows and number where the first time was cut
+        short.
+        """
         batch = batch.selectExpr("cast(value as string) as name", "priority")
         store(database, [(row["name"], row["priority"]) for row in batch.collect()], batch_id)
         (

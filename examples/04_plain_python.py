@@ -8,7 +8,9 @@ from pyspark_mq import Consumer, Producer
 with LocalBroker() as broker:
     with Producer(broker.address, queue="orders") as producer:
         # One message. Sending is asynchronous; the receipt tells when it is on disk.
-        receipt = producer.send(b"urgent order", key=b"customer-7", priority=9, headers={"origin": b"example"}).result(timeout=5)
+        receipt = producer.send(
+            b"urgent order", key=b"customer-7", priority=9, headers={"origin": b"example"}
+        ).result(timeout=5)
         print(f"stored in partition {receipt.partition} at offset {receipt.offset}")
 
         # Many at once, as columns: the fast way.
@@ -19,14 +21,19 @@ with LocalBroker() as broker:
             }
         )
         for partition, base_offset, rows, duplicates in producer.send_batch(batch).result(timeout=5).ranges:
-            print(f"partition {partition}: {rows} rows from offset {base_offset}, {duplicates} of them known before")
+            print(
+                f"partition {partition}: {rows} rows from offset {base_offset}, {duplicates} of them known "
+                f"before"
+            )
 
     with Consumer(broker.address, queue="orders", prefetch=1000) as consumer:
         # One message: the highest priority comes first.
         message = consumer.receive(timeout=5)
         assert message is not None
         assert message.value == b"urgent order"
-        print(f"{message.value!r} from {message.key!r}, priority {message.priority}, headers {message.headers}")
+        print(
+            f"{message.value!r} from {message.key!r}, priority {message.priority}, headers {message.headers}"
+        )
         consumer.acknowledge(message)
 
         # The rest as record batches; the loop ends when nothing came for a second.

@@ -1,11 +1,13 @@
 """Several executors: a packed virtual environment brings pyspark-mq to machines that do not have it.
 
-Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come too late). So the whole
-environment travels with the job, as `spark.archives`; here to two executor processes of a local cluster, to YARN and Kubernetes alike:
+Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come
+too late). So the whole environment travels with the job, as `spark.archives`; here to two executor processes
+of a local cluster, to YARN and Kubernetes alike:
 
     pip install venv-pack uv
     venv-pack -o environment.tar.gz
-    spark-submit --archives environment.tar.gz#environment --conf spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python job.py
+    spark-submit --archives environment.tar.gz#environment --conf
+    spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python job.py
 """
 
 import argparse
@@ -25,11 +27,15 @@ ROWS = 10_000
 
 
 def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
-    """Returns an archive with a small environment: pyspark-mq and what it needs. Spark itself is on the executors already."""
+    """Returns an archive with a small environment: pyspark-mq and what it needs. Spark itself is on the
+    executors already.
+    """
     environment, archive = folder / "environment", folder / "environment.tar.gz"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
-    subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), wheel], check=True)
+    subprocess.run(
+        [*uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), wheel], check=True
+    )
     venv_pack = [sys.executable, "-m", "venv_pack", "--quiet", "--compress-level", "1"]
     subprocess.run([*venv_pack, "--prefix", str(environment), "--output", str(archive)], check=True)
     return archive
@@ -37,7 +43,9 @@ def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
 
 def main() -> None:
     """Sends rows, reads them on two executors, writes them to another queue."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     what = "what to install on the executors: a wheel, or a checkout (default: this one)"
     parser.add_argument("wheel", nargs="?", default=CHECKOUT, help=what)
     wheel = parser.parse_args().wheel
@@ -49,14 +57,18 @@ def main() -> None:
 
         archive = pack(folder, wheel)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"  # where Spark unpacks the archive, on each executor
+        os.environ["PYSPARK_PYTHON"] = (
+            "./environment/bin/python"  # where Spark unpacks the archive, on each executor
+        )
         spark = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .config("spark.archives", f"{archive}#environment")
             .config("spark.ui.enabled", "false")
             .getOrCreate()
         )
-        numbers = spark.readStream.format("mq").option("broker", broker.address).option("queue", "numbers").load()
+        numbers = (
+            spark.readStream.format("mq").option("broker", broker.address).option("queue", "numbers").load()
+        )
         query = (
             numbers.selectExpr("value")
             .writeStream.format("mq")

@@ -1,7 +1,8 @@
-"""Generates the Python stubs beside the .proto files, with the oldest grpcio-tools and protobuf that are promised.
+"""Generates the Python stubs beside the .proto files, with the oldest grpcio-tools and protobuf that are
+promised.
 
-The tools live in a virtual environment of their own (.venv-protos), so that nobody's protobuf is downgraded. With --check nothing is
-written: what would be generated is compared with what is there.
+The tools live in a virtual environment of their own (.venv-protos), so that nobody's protobuf is downgraded.
+With --check nothing is written: what would be generated is compared with what is there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def tools_python() -> pathlib.Path:
     if not ready.exists() or ready.stat().st_mtime < (PROJECT / "pyproject.toml").stat().st_mtime:
         uv = [sys.executable, "-m", "uv"]
         environment = {**os.environ, "UV_LINK_MODE": "copy"}
-        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, TOOLS], check=True, env=environment)
+        subprocess.run(
+            [*uv, "venv", "--quiet", "--clear", "--python", sys.executable, TOOLS],
+            check=True,
+            env=environment,
+        )
         install = [*uv, "pip", "install", "--quiet", "--python", python, "--group", "protos", "setuptools<81"]
         subprocess.run(install, check=True, cwd=PROJECT, env=environment)
         ready.touch()
@@ -33,23 +38,39 @@ def tools_python() -> pathlib.Path:
 
 
 def generate(target: pathlib.Path) -> None:
-    """Writes the stubs of every .proto below `target`. There are no _pb2_grpc files: mq_wire.service reads the descriptor."""
+    """Writes the stubs of every .proto below `target`. There are no _pb2_grpc files: mq_wire.service reads
+    the descriptor.
+    """
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "mq_wire").rglob("*.proto"))
-    command = [tools_python(), "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", f"--python_out={target}", f"--pyi_out={target}", *files]
+    command = [
+        tools_python(),
+        "-m",
+        "grpc_tools.protoc",
+        f"--proto_path={ROOT}",
+        f"--python_out={target}",
+        f"--pyi_out={target}",
+        *files,
+    ]
     subprocess.run(command, check=True, cwd=ROOT)
 
 
 def differences(fresh: pathlib.Path) -> list[str]:
     """The stubs under the source root that are not what `fresh` has."""
-    expected = {path.relative_to(fresh): path.read_text(encoding="utf-8") for path in fresh.rglob("*_pb2.py*")}
+    expected = {
+        path.relative_to(fresh): path.read_text(encoding="utf-8") for path in fresh.rglob("*_pb2.py*")
+    }
     stubs = [*(ROOT / "mq_wire").rglob("*_pb2*.py"), *(ROOT / "mq_wire").rglob("*_pb2*.pyi")]
     present = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in stubs}
-    return sorted(str(path) for path in expected.keys() | present.keys() if expected.get(path) != present.get(path))
+    return sorted(
+        str(path) for path in expected.keys() | present.keys() if expected.get(path) != present.get(path)
+    )
 
 
 def main() -> int:
     """Returns the exit code: 1 where --check found a difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="compare only; exit code 1 on a difference")
     if not parser.parse_args().check:
         generate(ROOT)

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark_home.set_environment()
 
-#: Journals of a broker for tests: three files of the usual 128 MiB would be written for nothing, some two hundred times.
+#: Journals of a broker for tests: three files of the usual 128 MiB would be written for nothing, some two
+#: hundred times.
 SEGMENT_BYTES = 32 << 20
 
 _SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("fast", max_examples=50, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS)
-settings.register_profile("deep", max_examples=1000, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS)
+settings.register_profile(
+    "fast", max_examples=50, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS
+)
+settings.register_profile(
+    "deep", max_examples=1000, deadline=None, derandomize=False, suppress_health_check=_SLOW_CHECKS
+)
 settings.load_profile(os.environ.get("MQ_HYPOTHESIS_PROFILE", "fast"))
 set_hypothesis_home_dir(pathlib.Path(__file__).resolve().parents[1] / ".hypothesis")
 
@@ -78,7 +83,9 @@ def broker(tmp_path: pathlib.Path) -> Iterator[LocalBroker]:
 
 
 @pytest.fixture(scope="module")
-def module_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+def module_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[pathlib.Path]:
     """A folder of one module's own. As `tmp_path` does, it goes with the last test, unless one failed."""
     path = tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
     failed = request.session.testsfailed

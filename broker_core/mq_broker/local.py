@@ -35,13 +35,16 @@ class LocalBroker:
     Args:
         data_dir: where its data lives and stays; None = a temporary directory, removed at `close()`.
         start_timeout: seconds until it must be ready; recovery of a large journal takes its time.
-        settings: settings of `BrokerConfig`, such as `default_partitions=1`. Port 0, a free one, unless given.
+        settings: settings of `BrokerConfig`, such as `default_partitions=1`. Port 0, a free one, unless
+            given.
 
     Raises:
         InvalidOption: an unknown setting or a wrong value.
     """
 
-    def __init__(self, data_dir: str | Path | None = None, *, start_timeout: float = 60.0, **settings: Any) -> None:
+    def __init__(
+        self, data_dir: str | Path | None = None, *, start_timeout: float = 60.0, **settings: Any
+    ) -> None:
         self._temporary = Path(tempfile.mkdtemp(prefix="mq-broker-")) if data_dir is None else None
         self.data_dir = Path(self._temporary or data_dir or "")
         self._settings = {"host": "127.0.0.1", "port": 0, **settings, "data_dir": str(self.data_dir)}
@@ -65,7 +68,10 @@ class LocalBroker:
             BrokerUnavailable: it was never started.
         """
         if not self._address:
-            raise BrokerUnavailable(f"the local broker on {self.data_dir} was never started: call start() or use it in a with block")
+            raise BrokerUnavailable(
+                f"the local broker on {self.data_dir} was never started: call start() or use it in a with "
+                f"block"
+            )
         return self._address
 
     @property
@@ -95,15 +101,22 @@ class LocalBroker:
             try:
                 self._start()
             except BrokerUnavailable as error:
-                # While nobody listens, an outgoing connection may be given the port for a moment, even a client's to us.
-                if not self._settings["port"] or "cannot listen" not in str(error) or time.monotonic() > deadline:
+                # While nobody listens, an outgoing connection may be given the port for a moment, even a
+                # client's to us.
+                if (
+                    not self._settings["port"]
+                    or "cannot listen" not in str(error)
+                    or time.monotonic() > deadline
+                ):
                     raise
         return self
 
     def _start(self) -> None:
         self._reap()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is reaped
-        self._process = subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr)
+        self._process = subprocess.Popen(
+            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr
+        )
         try:
             line = self._ready_line(self._process)
         except BaseException:
@@ -117,7 +130,9 @@ class LocalBroker:
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL, as a crash does. `start()` brings it back with its data, on the same port."""
+        """Ends the process with SIGKILL, as a crash does. `start()` brings it back with its data, on the same
+        port.
+        """
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
@@ -132,21 +147,29 @@ class LocalBroker:
             if self._stderr is not None:
                 file = self._stderr.fileno()
                 # Not by seek: the broker writes at the position that it shares with us.
-                shown = os.pread(file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES))
+                shown = os.pread(
+                    file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES)
+                )
                 self._said = shown.decode("utf-8", "replace").strip()
             return self._said
 
     def __enter__(self) -> LocalBroker:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _command(self) -> list[str]:
         flags = []
         for name, value in self._settings.items():
-            flags += [f"--{name.replace('_', '-')}", str(value).lower() if isinstance(value, bool) else str(value)]
-        # The broker stops when its stdin ends, and a pipe ends with the process that holds its other end, however that ends.
+            flags += [
+                f"--{name.replace('_', '-')}",
+                str(value).lower() if isinstance(value, bool) else str(value),
+            ]
+        # The broker stops when its stdin ends, and a pipe ends with the process that holds its other end,
+        # however that ends.
         return [sys.executable, "-m", "mq_broker.console", "broker", "--stop-with-stdin", *flags]
 
     def _ready_line(self, process: subprocess.Popen[bytes]) -> re.Match[str]:
@@ -157,11 +180,15 @@ class LocalBroker:
             selector.register(process.stdout, selectors.EVENT_READ)
             while not said.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise BrokerUnavailable(f"the local broker was not ready within {self._start_timeout} s: {self.stderr()}")
+                    raise BrokerUnavailable(
+                        f"the local broker was not ready within {self._start_timeout} s: {self.stderr()}"
+                    )
                 read = process.stdout.read1(4096)  # type: ignore[attr-defined]
                 if not read:
                     code = process.wait()
-                    raise BrokerUnavailable(f"the local broker ended with exit code {code} before it was ready: {self.stderr()}")
+                    raise BrokerUnavailable(
+                        f"the local broker ended with exit code {code} before it was ready: {self.stderr()}"
+                    )
                 said += read
         match = _READY.fullmatch(said.decode())
         if match is None:

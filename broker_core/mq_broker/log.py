@@ -1,7 +1,8 @@
-"""What a broker says of itself: one line an event on stderr, as text or JSON, through the standard `logging` under the name `mq_broker`.
+"""What a broker says of itself: one line an event on stderr, as text or JSON, through the standard `logging`
+under the name `mq_broker`.
 
-Lines are written by a thread of their own: a terminal or pipe that nobody reads must not hold up the one writer of the journal. What does
-not fit into the queue of that thread is counted, and the count is said.
+Lines are written by a thread of their own: a terminal or pipe that nobody reads must not hold up the one
+writer of the journal. What does not fit into the queue of that thread is counted, and the count is said.
 """
 
 from __future__ import annotations
@@ -48,11 +49,17 @@ def say(level: int, event: str, message: str, *, error: BaseException | None = N
 def _shown(value: object) -> str:
     """One value on a line of text: quoted where it could be taken for something else."""
     text = value.hex() if isinstance(value, bytes) else str(value)[:_VALUE_CHARS_MAX]
-    return text if text and text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+    return (
+        text
+        if text and text.isascii() and text.isprintable() and not set(text) & set(' "=')
+        else json.dumps(text)
+    )
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 class TextFormatter(logging.Formatter):
@@ -72,7 +79,9 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
         fields = {
-            name: value if isinstance(value, int | float) else (value.hex() if isinstance(value, bytes) else str(value)[:_VALUE_CHARS_MAX])
+            name: value
+            if isinstance(value, int | float)
+            else (value.hex() if isinstance(value, bytes) else str(value)[:_VALUE_CHARS_MAX])
             for name, value in getattr(record, "fields", {}).items()
         }
         line = {
@@ -112,7 +121,8 @@ class _Handing(logging.handlers.QueueHandler):
 class _Writing:
     """Writes lines on a thread of its own, and how many are missing before them.
 
-    No `logging.Handler`: the end of the interpreter takes the lock of each, and this thread may wait for a reader that never comes.
+    No `logging.Handler`: the end of the interpreter takes the lock of each, and this thread may wait for a
+    reader that never comes.
     """
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter, handing: _Handing) -> None:
@@ -141,8 +151,13 @@ class _Writing:
         while (record := self._next()) is not None:
             dropped, self._handing.dropped = self._handing.dropped, 0
             if dropped:
-                missing = logging.makeLogRecord({"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING"})
-                missing.msg, missing.event = f"{dropped} lines are missing here: stderr took them too slowly", "lines_dropped"
+                missing = logging.makeLogRecord(
+                    {"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+                )
+                missing.msg, missing.event = (
+                    f"{dropped} lines are missing here: stderr took them too slowly",
+                    "lines_dropped",
+                )
                 self._write(missing)
             self._write(record)
             if self._may_wait is not None and not self._may_wait():
@@ -159,7 +174,11 @@ class _Writing:
     def _write(self, record: logging.LogRecord) -> None:
         # A stderr that is closed or full ends nothing.
         with contextlib.suppress(OSError, ValueError):
-            write_while(self._stream, self._formatter.format(record) + "\n", lambda: self._may_wait is None or self._may_wait())
+            write_while(
+                self._stream,
+                self._formatter.format(record) + "\n",
+                lambda: self._may_wait is None or self._may_wait(),
+            )
 
 
 class LogOutput:
@@ -173,7 +192,9 @@ class LogOutput:
 
     def __init__(self, style: str = "text", level: str = "info", stream: TextIO | None = None) -> None:
         self._handing = _Handing(queue.Queue(_QUEUED_MAX))
-        self._writing = _Writing(stream or sys.stderr, JsonFormatter() if style == "json" else TextFormatter(), self._handing)
+        self._writing = _Writing(
+            stream or sys.stderr, JsonFormatter() if style == "json" else TextFormatter(), self._handing
+        )
         self._level = level
 
     def __enter__(self) -> Self:
@@ -183,13 +204,19 @@ class LogOutput:
         self._writing.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         LOGGER.removeHandler(self._handing)
         LOGGER.propagate = True
         self._writing.stop()
 
     def say_last(self, level: int, event: str, message: str) -> None:
-        """Says something on the caller's thread, for a process that ends at once: within a second, or not at all."""
-        record = logging.makeLogRecord({"name": LOGGER.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message})
+        """Says something on the caller's thread, for a process that ends at once: within a second, or not at
+        all.
+        """
+        record = logging.makeLogRecord(
+            {"name": LOGGER.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
+        )
         record.event = event
         self._writing.write_last(record)

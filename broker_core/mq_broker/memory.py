@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: `mallopt` of the GNU C library: freed blocks from this size on go back to the system, and so much may stay free at the end of a heap.
-#: Left alone it raises the first limit to the largest block that was ever freed, up to 32 MiB, and the second to twice that: requests of
-#: 8 MB on ten threads then leave hundreds of megabytes behind. Limits of 2 MiB cost a third of the speed of consumers.
+#: `mallopt` of the GNU C library: freed blocks from this size on go back to the system, and so much may stay
+#: free at the end of a heap. Left alone it raises the first limit to the largest block that was ever freed,
+#: up to 32 MiB, and the second to twice that: requests of 8 MB on ten threads then leave hundreds of
+#: megabytes behind. Limits of 2 MiB cost a third of the speed of consumers.
 _MMAP_THRESHOLD: Final = (-3, 4 << 20)
 _TRIM_THRESHOLD: Final = (-1, 8 << 20)
 #: Heaps that threads share: each keeps its end. By itself the library makes eight for each core.

@@ -19,7 +19,8 @@ _POLL_MS: Final = 100
 def write_while(stream: TextIO, text: str, may_wait: Callable[[], bool]) -> None:
     """Writes all of `text`, waiting for whoever reads as long as `may_wait` says.
 
-    Past Python's own buffers and their locks: a thread that waits here stands in nobody's way, also not at the end of the interpreter.
+    Past Python's own buffers and their locks: a thread that waits here stands in nobody's way, also not at
+    the end of the interpreter.
 
     Raises:
         TimeoutError: it may wait no longer; a part may have been written.

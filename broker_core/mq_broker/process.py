@@ -31,10 +31,16 @@ from mq_broker.rpc.server import Server
 
 #: Signals that stop a broker cleanly, and those that change nothing, with the event that says so.
 _STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-_IGNORED: Final[dict[int, str]] = {signal.SIGHUP: "hangup", signal.SIGUSR1: "signal_ignored", signal.SIGUSR2: "signal_ignored"}
-#: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the disk.
+_IGNORED: Final[dict[int, str]] = {
+    signal.SIGHUP: "hangup",
+    signal.SIGUSR1: "signal_ignored",
+    signal.SIGUSR2: "signal_ignored",
+}
+#: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the
+#: disk.
 EXIT_STORAGE_FAILED: Final = 70
-#: Exit code after a thread of the broker has ended by an error that nobody expected: what is left might serve nobody, for good.
+#: Exit code after a thread of the broker has ended by an error that nobody expected: what is left might serve
+#: nobody, for good.
 EXIT_THREAD_FAILED: Final = 71
 #: Stays free on the disk, beside what snapshots are reckoned to need.
 _SPARE_BYTES: Final = 4 << 20
@@ -57,13 +63,7 @@ class BrokerProcess:
             MqError: it could not start, with the reason.
         """
         memory.keep_little()
-        # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may be never where the signal
-        # arrives in the moment before that thread goes to sleep.
-        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
-        for number in _STOPPED_BY:
-            signal.signal(number, self._on_signal)
-        for ignored in _IGNORED:
-            signal.signal(ignored, lambda number, frame: None)  # its byte arrives all the same
+        self._listen_for_signals()
         if stop_with_stdin:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
@@ -73,19 +73,15 @@ class BrokerProcess:
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
         with log, DataDirectory.open(config.data_dir) as directory, contextlib.ExitStack() as watching:
-            if connections < config.connections_max:
-                say(
-                    logging.WARNING,
-                    "few_connections",
-                    f"{connections} connections fit, not {config.connections_max} (connections_max): this process may have "
-                    f"{connections + FILES_KEPT} files open: raise the limit (ulimit -n, LimitNOFILE=)",
-                )
-            if not directory.identity.created:
-                say(logging.WARNING, "data_directory_made", f"a new, empty data directory was made at {directory.path}")
+            self._warn(connections, directory)
             engine = open_engine(directory, *settings, on_failure=lambda error: _die(log, error))
             engine.start()
             try:
-                watching.enter_context(DirectoryWatch(lambda: directory.check(lambda: engine.file_in_hand), lambda error: _die(log, error)))
+                watching.enter_context(
+                    DirectoryWatch(
+                        lambda: directory.check(lambda: engine.file_in_hand), lambda error: _die(log, error)
+                    )
+                )
                 server = Server(engine, config, directory.identity.cluster.bytes, self._version)
             except BaseException:
                 engine.stop()
@@ -93,11 +89,26 @@ class BrokerProcess:
             try:
                 port = server.start()
                 self._ready = True
-                _say_ready(f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data {directory.path})")
-                say(logging.INFO, "ready", "the broker is ready", port=port, pid=os.getpid(), data=directory.path, version=self._version)
+                _say_ready(
+                    f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data "
+                    f"{directory.path})"
+                )
+                say(
+                    logging.INFO,
+                    "ready",
+                    "the broker is ready",
+                    port=port,
+                    pid=os.getpid(),
+                    data=directory.path,
+                    version=self._version,
+                )
                 while event := _IGNORED.get(came := os.read(self._told, 1)[0]):
                     name = signal.Signals(came).name
-                    say(logging.WARNING, event, f"{name} changes nothing: there is nothing to read anew; SIGTERM stops the broker")
+                    say(
+                        logging.WARNING,
+                        event,
+                        f"{name} changes nothing: there is nothing to read anew; SIGTERM stops the broker",
+                    )
                 say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
                 is_closed = server.stop()
@@ -106,12 +117,38 @@ class BrokerProcess:
             os._exit(0)  # the interpreter would wait for gRPC; all that is ours has ended
         return 0
 
+    def _warn(self, connections: int, directory: DataDirectory) -> None:
+        if connections < self._config.connections_max:
+            say(
+                logging.WARNING,
+                "few_connections",
+                f"{connections} connections fit, not {self._config.connections_max} (connections_max): this "
+                f"process may have "
+                f"{connections + FILES_KEPT} files open: raise the limit (ulimit -n, LimitNOFILE=)",
+            )
+        if not directory.identity.created:
+            say(
+                logging.WARNING,
+                "data_directory_made",
+                f"a new, empty data directory was made at {directory.path}",
+            )
+
+    def _listen_for_signals(self) -> None:
+        # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may
+        # be never where the signal arrives in the moment before that thread goes to sleep.
+        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
+        for number in _STOPPED_BY:
+            signal.signal(number, self._on_signal)
+        for ignored in _IGNORED:
+            signal.signal(ignored, lambda number, frame: None)  # its byte arrives all the same
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ready:
             raise SystemExit(0)  # recovery may be left at any moment
 
     def _watch_stdin(self) -> None:
-        # Not through sys.stdin: a daemon thread in its buffer would be an error at the end of the interpreter.
+        # Not through sys.stdin: a daemon thread in its buffer would be an error at the end of the
+        # interpreter.
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
@@ -123,23 +160,34 @@ def _say_ready(line: str) -> None:
         if sys.stdout is not None:
             write_while(sys.stdout, f"{line}\n", within(LAST_LINES_S))
     except (OSError, ValueError) as error:
-        say(logging.WARNING, "stdout_failed", f"the line that says that the broker is ready could not be written to stdout: {error}")
+        say(
+            logging.WARNING,
+            "stdout_failed",
+            f"the line that says that the broker is ready could not be written to stdout: {error}",
+        )
 
 
 def _die(log: LogOutput, error: BaseException) -> None:
-    """Ends the process at once: after a failed sync nobody knows what is on the disk, so nothing may be answered any more."""
-    message = f"the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}"
+    """Ends the process at once: after a failed sync nobody knows what is on the disk, so nothing may be
+    answered any more.
+    """
+    message = (
+        f"the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}"
+    )
     log.say_last(logging.CRITICAL, "storage_failed", message)
     os._exit(EXIT_STORAGE_FAILED)
 
 
 def _end(log: LogOutput, ended: threading.ExceptHookArgs) -> None:
-    """Ends the process with the thread that has ended: gRPC's own serving thread does so where a call cannot be handed over."""
+    """Ends the process with the thread that has ended: gRPC's own serving thread does so where a call cannot
+    be handed over.
+    """
     name = ended.thread.name if ended.thread is not None else "a thread"
     log.say_last(
         logging.CRITICAL,
         "thread_failed",
-        f"the broker ends, because its thread {name} has: {ended.exc_type.__name__}: {ended.exc_value}; start it again, and report it",
+        f"the broker ends, because its thread {name} has: {ended.exc_type.__name__}: {ended.exc_value}; "
+        f"start it again, and report it",
     )
     os._exit(EXIT_THREAD_FAILED)
 
@@ -165,7 +213,8 @@ def _core_settings(config: BrokerConfig) -> Settings:
         queries_max=config.queries_max,
         query_ends_max=config.query_ends_max,
         anonymous_producers_max=config.anonymous_producers_max,
-        # An operator who ends a session must not end another one that has its number in the next life of the broker.
+        # An operator who ends a session must not end another one that has its number in the next life of the
+        # broker.
         first_session=int(time.time()) % 1_000_000 * 1000 + 1,
     )
 

@@ -1,10 +1,11 @@
-"""pyspark-mq: Spark source and sink of a columnar message queue, and the plain Python client that they stand on.
+"""pyspark-mq: Spark source and sink of a columnar message queue, and the plain Python client that they stand
+on.
 
     from pyspark_mq import Consumer, Producer
     spark.readStream.format("mq").option("queue", "orders").load()
 
-Spark imports every installed package named pyspark_* whenever any Python data source is used: importing this one must cost nothing and
-must not fail, whatever is missing. So each name is loaded on first use.
+Spark imports every installed package named pyspark_* whenever any Python data source is used: importing this
+one must cost nothing and must not fail, whatever is missing. So each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -41,7 +42,16 @@ _DISTRIBUTION_OF: Final = {
     "pyspark": "'pyspark-mq[spark]'",
 }
 
-__all__ = ["BatchReceipt", "Connection", "Consumer", "DefaultSource", "Message", "Producer", "Receipt", "errors"]
+__all__ = [
+    "BatchReceipt",
+    "Connection",
+    "Consumer",
+    "DefaultSource",
+    "Message",
+    "Producer",
+    "Receipt",
+    "errors",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -57,7 +67,8 @@ def __getattr__(name: str) -> Any:
         if missing not in _DISTRIBUTION_OF:
             raise
         raise ModuleNotFoundError(
-            f"pyspark_mq.{name} needs the package {missing!r}: pip install {_DISTRIBUTION_OF[missing]}", name=error.name
+            f"pyspark_mq.{name} needs the package {missing!r}: pip install {_DISTRIBUTION_OF[missing]}",
+            name=error.name,
         ) from error
 
 

@@ -17,7 +17,16 @@ from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RESERVED_HEADER_PREFIX
 from pyspark_mq.receipts import Sending, Waiter
-from pyspark_mq.records import PIECE_BYTES_MAX, Records, by_partition, check_column_name, check_message, partitions_for, slices, to_piece
+from pyspark_mq.records import (
+    PIECE_BYTES_MAX,
+    Records,
+    by_partition,
+    check_column_name,
+    check_message,
+    partitions_for,
+    slices,
+    to_piece,
+)
 from pyspark_mq.window import OutgoingBatch
 
 #: What a message takes beside its value and key, in bytes: offsets, paddings, its part of the batch's header.
@@ -44,7 +53,9 @@ class OpenBatch:
         self.sending = Sending(waiter)
 
     def to_records(self, partitions: int) -> Records:
-        """Returns the rows as columns, those only that some row has. What `Producer.send` has checked is not checked again."""
+        """Returns the rows as columns, those only that some row has. What `Producer.send` has checked is not
+        checked again.
+        """
         rows = len(self.values)
         columns: dict[str, pa.Array] = {"value": pa.array(self.values, pa.binary())}
         if self.keys.count(None) < rows:
@@ -60,10 +71,15 @@ class OpenBatch:
                 columns[name] = pa.array([values.get(row) for row in range(rows)], _TYPE_OF[name])
         schema = envelope.schema_of(sum(envelope.BIT[name] for name in columns))
         batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-        return Records(batch, 0 if "priority" in columns else priority + 1, partitions_for(columns.get("key"), wanted, partitions))
+        return Records(
+            batch,
+            0 if "priority" in columns else priority + 1,
+            partitions_for(columns.get("key"), wanted, partitions),
+        )
 
     def to_batches(self, partitions: int, any_partition: Callable[[], int]) -> list[OutgoingBatch]:
-        """Returns the rows as batches for the wire, one per partition or more, and notes in `sending` where each row went.
+        """Returns the rows as batches for the wire, one per partition or more, and notes in `sending` where
+        each row went.
 
         `any_partition` chooses for rows that may go anywhere.
         """
@@ -73,10 +89,16 @@ class OpenBatch:
         for partition, numbers, part in by_partition(records):
             done = 0
             for rows in slices(part, PIECE_BYTES_MAX):
-                numbers_of.append(np.arange(done, done + rows.num_rows) if numbers is None else numbers[done : done + rows.num_rows])
+                numbers_of.append(
+                    np.arange(done, done + rows.num_rows)
+                    if numbers is None
+                    else numbers[done : done + rows.num_rows]
+                )
                 done += rows.num_rows
                 piece = to_piece(rows, records.priority_plus_one)
-                batches.append(OutgoingBatch(self.sending, any_partition() if partition < 0 else partition, piece))
+                batches.append(
+                    OutgoingBatch(self.sending, any_partition() if partition < 0 else partition, piece)
+                )
         if len(batches) > 1:
             batch_of, place_of = np.empty(len(self.values), np.int32), np.empty(len(self.values), np.int32)
             for i, numbers in enumerate(numbers_of):
@@ -125,7 +147,10 @@ def check_priority(priority: object) -> None:
 
 
 def sparse_columns(
-    headers: Mapping[str, bytes] | Iterable[tuple[str, bytes]] | None, partition: int | None, partitions: int, others: dict[str, Any]
+    headers: Mapping[str, bytes] | Iterable[tuple[str, bytes]] | None,
+    partition: int | None,
+    partitions: int,
+    others: dict[str, Any],
 ) -> tuple[dict[str, Any], int]:
     """Returns the checked values of the columns that most messages lack, and their size in bytes.
 
@@ -151,18 +176,25 @@ def sparse_columns(
         if name in _TEXT_COLUMNS:
             size += _check_text(value, name)
         if name == "created_at" and not (isinstance(value, datetime.datetime) and value.tzinfo is not None):
-            raise InvalidRecords(f"created_at is {value!r}, not a datetime with a time zone: use datetime.now(timezone.utc)")
+            raise InvalidRecords(
+                f"created_at is {value!r}, not a datetime with a time zone: use datetime.now(timezone.utc)"
+            )
         columns[name] = value
         size += ROW_OVERHEAD_BYTES
     return columns, size
 
 
-def _header_pairs(headers: Mapping[str, bytes] | Iterable[tuple[str, bytes]]) -> tuple[list[dict[str, Any]], int]:
+def _header_pairs(
+    headers: Mapping[str, bytes] | Iterable[tuple[str, bytes]],
+) -> tuple[list[dict[str, Any]], int]:
     pairs, size = [], 0
     for name, value in headers.items() if isinstance(headers, Mapping) else headers:
         size += _check_text(name, "a header name")
         if name.startswith(RESERVED_HEADER_PREFIX):
-            raise InvalidRecords(f"header {name!r}: names that begin with {RESERVED_HEADER_PREFIX!r} belong to the broker: choose another")
+            raise InvalidRecords(
+                f"header {name!r}: names that begin with {RESERVED_HEADER_PREFIX!r} belong to the broker: "
+                f"choose another"
+            )
         content = None if value is None else as_bytes(value, f"header {name!r}")
         pairs.append({"key": name, "value": content})
         size += len(content or b"") + ROW_OVERHEAD_BYTES

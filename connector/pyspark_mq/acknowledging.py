@@ -74,6 +74,8 @@ class Acknowledgements:
 
     def drop(self) -> int:
         """Forgets all, since the session is over; returns how many rows were not confirmed."""
-        rows = sum(self._unconfirmed.values()) + sum(ranges.rows for parts in self._gathered.values() for ranges in parts)
+        rows = sum(self._unconfirmed.values()) + sum(
+            ranges.rows for parts in self._gathered.values() for ranges in parts
+        )
         self._gathered, self._count, self._unconfirmed, self._due = {}, 0, {}, _NEVER
         return rows

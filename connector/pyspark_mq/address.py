@@ -40,14 +40,21 @@ class Address:
         scheme, separator, rest = text.strip().partition("://")
         if separator and scheme == _TLS_SCHEME:
             raise Unsupported(
-                f"address {_without_user_info(text)!r}: {_TLS_SCHEME}:// is not in this version: use {_SCHEME}:// on a trusted network"
+                f"address {_without_user_info(text)!r}: {_TLS_SCHEME}:// is not in this version: use "
+                f"{_SCHEME}:// on a trusted network"
             )
         if not separator or scheme != _SCHEME:
             shown = _without_user_info(text)
             is_queue = not separator and not any(mark in text for mark in ":/,@")
-            hint = f"; if {shown!r} is a queue, write queue={shown!r}: the queue is missing" if is_queue else ""
-            raise InvalidOption(f"address {shown!r} does not begin with {_SCHEME}://: write it like {DEFAULT_ADDRESS!r}{hint}")
-        return cls(tuple(_endpoint(part.strip().removeprefix(f"{_SCHEME}://"), text) for part in rest.split(",")))
+            hint = (
+                f"; if {shown!r} is a queue, write queue={shown!r}: the queue is missing" if is_queue else ""
+            )
+            raise InvalidOption(
+                f"address {shown!r} does not begin with {_SCHEME}://: write it like {DEFAULT_ADDRESS!r}{hint}"
+            )
+        return cls(
+            tuple(_endpoint(part.strip().removeprefix(f"{_SCHEME}://"), text) for part in rest.split(","))
+        )
 
     def __str__(self) -> str:
         return f"{_SCHEME}://{','.join(self.endpoints)}"
@@ -65,7 +72,9 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def proxy_of(endpoint: str) -> str | None:
-    """Returns which HTTP proxy gRPC goes through to reach `host:port`, such as `http://proxy:3128 (https_proxy)`; None = straight there."""
+    """Returns which HTTP proxy gRPC goes through to reach `host:port`, such as `http://proxy:3128
+    (https_proxy)`; None = straight there.
+    """
     if is_loopback(endpoint):
         return None
     # The first that is set counts, as in gRPC; it reads small letters only.
@@ -88,10 +97,13 @@ def _endpoint(part: str, text: str) -> str:
         port = DEFAULT_PORT if url.port is None else url.port
         host = url.hostname
     except ValueError as error:
-        raise InvalidOption(f"address {_without_user_info(text)!r}: {error}: write it like {DEFAULT_ADDRESS!r}") from None
+        raise InvalidOption(
+            f"address {_without_user_info(text)!r}: {error}: write it like {DEFAULT_ADDRESS!r}"
+        ) from None
     if url.username is not None or url.password is not None:
         raise InvalidOption(
-            f"address {_without_user_info(text)!r} holds user info before '@': it would show in plans and logs; leave it out of the address"
+            f"address {_without_user_info(text)!r} holds user info before '@': it would show in plans and "
+            f"logs; leave it out of the address"
         )
     if not host or not 0 < port < 65536 or url.path or url.query or url.fragment:
         raise InvalidOption(f"address {text!r}: {part!r} is not host:port: write it like {DEFAULT_ADDRESS!r}")

@@ -1,4 +1,6 @@
-"""What applications give as arguments, checked before anything happens. Times are cut to what the system can wait for."""
+"""What applications give as arguments, checked before anything happens. Times are cut to what the system can
+wait for.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any, Final, overload
 
 from mq_wire.errors import InvalidOption
 
-#: Longer waits are as good as endless, and more than locks and gRPC can be told: ten years, or what this system's locks take.
+#: Longer waits are as good as endless, and more than locks and gRPC can be told: ten years, or what this
+#: system's locks take.
 LONGEST_S: Final = min(10 * 365 * 86_400.0, threading.TIMEOUT_MAX / 2)
 
 
@@ -47,6 +50,14 @@ def check_count(value: Any, name: str, most: int | None = None) -> int:
     Raises:
         InvalidOption: it is no integer from 1 to `most`.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        raise InvalidOption(f"{name}={value!r} is no number of messages: give an integer from 1{f' to {most}' if most else ''}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < 1
+        or (most is not None and value > most)
+    ):
+        raise InvalidOption(
+            f"{name}={value!r} is no number of messages: give an integer from "
+            f"1{f' to {most}' if most else ''}"
+        )
     return value

@@ -1,4 +1,6 @@
-"""Whether there is nothing: only the broker can say so. An answer stands behind all rows that were ready when the broker looked."""
+"""Whether there is nothing: only the broker can say so. An answer stands behind all rows that were ready when
+the broker looked.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 #: What a broker that can be asked has among its features.
 FEATURE: Final = "ask"
-#: Who waits asks after so long, or so long before the time-out: while rows come nobody is asked, and in the end the answer is young.
+#: Who waits asks after so long, or so long before the time-out: while rows come nobody is asked, and in the
+#: end the answer is young.
 _ASK_AFTER_S: Final = 0.01
 #: So long it may take at least until the broker is there, and where it is there and silent.
 _PATIENCE_S: Final = 1.0
@@ -22,7 +25,8 @@ _PATIENCE_WITH_SILENCE_S: Final = 10.0
 
 
 def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
-    """Refuses another broker than the one that a consumer began with: what it has, or has not, is not what was asked for.
+    """Refuses another broker than the one that a consumer began with: what it has, or has not, is not what
+    was asked for.
 
     Args:
         known: identity of the broker that it began with; empty where there was none yet.
@@ -33,7 +37,8 @@ def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
     """
     if known not in (b"", found):
         raise WrongBroker(
-            f"the broker at {endpoint} is another one than this consumer of queue {queue!r} began with: all addresses must lead to the "
+            f"the broker at {endpoint} is another one than this consumer of queue {queue!r} began with: "
+            f"all addresses must lead to the "
             "same broker; make a new consumer to receive from this one"
         )
 
@@ -109,7 +114,8 @@ class Waiting:
         self._asked_at = 0.0
 
     def left(self, consuming: Consuming) -> float:
-        """Returns for how many seconds to wait now; 0 or less = the broker has nothing, or owes nothing before an acknowledgement.
+        """Returns for how many seconds to wait now; 0 or less = the broker has nothing, or owes nothing
+        before an acknowledgement.
 
         Raises:
             BrokerUnavailable: the time is over, and nobody could be asked.
@@ -137,13 +143,20 @@ class Waiting:
     def _unavailable(self, consuming: Consuming) -> RetryLater:
         nothing = f"nothing came from queue {consuming.queue!r} within {self._timeout:g} s"
         if consuming.session.ended is None:
-            return BrokerUnavailable(f"{nothing}, and the broker at {consuming.address} is silent: look at its log, and receive again")
+            return BrokerUnavailable(
+                f"{nothing}, and the broker at {consuming.address} is silent: look at its log, and receive "
+                f"again"
+            )
         away = time.monotonic() - consuming.away_since
         if isinstance(consuming.trouble, Busy):
-            return Busy(f"{nothing}: the broker at {consuming.address} refuses to deliver since {away:.1f} s: {consuming.trouble}")
+            return Busy(
+                f"{nothing}: the broker at {consuming.address} refuses to deliver since {away:.1f} s: "
+                f"{consuming.trouble}"
+            )
         why = f": {consuming.trouble}" if consuming.trouble is not None else ""
         return BrokerUnavailable(
-            f"{nothing}, and the broker at {consuming.address} has been away for {away:.1f} s; receive again when it is back{why}"
+            f"{nothing}, and the broker at {consuming.address} has been away for {away:.1f} s; receive "
+            f"again when it is back{why}"
         )
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class MqBatchReader(DataSourceReader):
-    """Reads what was in the queue when the query was planned; nothing is assigned, counted or acknowledged."""
+    """Reads what was in the queue when the query was planned; nothing is assigned, counted or
+    acknowledged.
+    """
 
     def __init__(self, options: BrowseOptions, schema: StructType) -> None:
         check_source_schema(schema)
@@ -35,9 +37,16 @@ class MqBatchReader(DataSourceReader):
         request = subscribe_pb2.OpenBrowseRequest(destination=self._options.queue)
         view = Connection.shared(self._options.broker).call("OpenBrowse", request)
         parts = (Part(part.partition, part.first, part.last, part.rows, part.bytes) for part in view.parts)
-        tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition) or [()]
+        tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition) or [
+            ()
+        ]
         host = socket.gethostname()
-        return [RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, browse=view.browse) for task in tasks]
+        return [
+            RangePartition(
+                tuple((p.partition, p.first, p.last) for p in task), planned_on=host, browse=view.browse
+            )
+            for task in tasks
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one task, on its executor."""

@@ -1,7 +1,8 @@
-"""Delivered rows as Arrow columns: what the broker says in run lengths, expanded, beside the columns that the producer sent.
+"""Delivered rows as Arrow columns: what the broker says in run lengths, expanded, beside the columns that the
+producer sent.
 
-One `RowsHeader` and its records become one RecordBatch with exactly the columns that the reader asks for, in its order and types.
-Nothing here loops over rows.
+One `RowsHeader` and its records become one RecordBatch with exactly the columns that the reader asks for, in
+its order and types. Nothing here loops over rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from mq_wire.v1.common_pb2 import RowsHeader
 
 __all__ = ["DELIVERED", "Rows", "delivered_schema", "envelope_mask"]
 
-#: Every column that a reader can ask for, Kafka's names first, with the type that it has unless the reader's schema says another.
+#: Every column that a reader can ask for, Kafka's names first, with the type that it has unless the reader's
+#: schema says another.
 DELIVERED: Final[pa.Schema] = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -37,8 +39,18 @@ DELIVERED: Final[pa.Schema] = pa.schema(
         pa.field("sequence", pa.int64()),
         pa.field("expires_at", envelope.TIMESTAMP_TYPE),
         pa.field("delivery", pa.binary(), nullable=False),  # opaque: names this row of this consumer
-        *(pa.field(name, envelope.schema_of(envelope.VALUE | envelope.BIT[name]).field(name).type) for name in
-          ("created_at", "deliver_at", "group_id", "correlation_id", "reply_to", "type", "trace_context")),
+        *(
+            pa.field(name, envelope.schema_of(envelope.VALUE | envelope.BIT[name]).field(name).type)
+            for name in (
+                "created_at",
+                "deliver_at",
+                "group_id",
+                "correlation_id",
+                "reply_to",
+                "type",
+                "trace_context",
+            )
+        ),
     ]
 )
 
@@ -59,16 +71,22 @@ def delivered_schema(names: Iterable[str]) -> pa.Schema:
     names = list(names)
     unknown = [name for name in names if name not in DELIVERED.names]
     if unknown:
-        raise InvalidOption(f"column {unknown[0]!r} is not delivered: choose from {', '.join(DELIVERED.names)}")
+        raise InvalidOption(
+            f"column {unknown[0]!r} is not delivered: choose from {', '.join(DELIVERED.names)}"
+        )
     return pa.schema([DELIVERED.field(name) for name in names])
 
 
 def envelope_mask(names: Iterable[str]) -> int:
-    """Returns the presence mask of the envelope columns that must travel so that the named columns can be built.
+    """Returns the presence mask of the envelope columns that must travel so that the named columns can be
+    built.
 
-    `value` is always in it: the envelope knows no rows without. `priority` never is: the broker knows it beside the records.
+    `value` is always in it: the envelope knows no rows without. `priority` never is: the broker knows it
+    beside the records.
     """
-    return envelope.VALUE | sum({envelope.BIT[name] for name in names if name in envelope.BIT and name not in ("priority", "value")})
+    return envelope.VALUE | sum(
+        {envelope.BIT[name] for name in names if name in envelope.BIT and name not in ("priority", "value")}
+    )
 
 
 class Rows:
@@ -94,12 +112,17 @@ class Rows:
         if runs != 1 or header.run_rows[0] != self.rows:
             self._repeats: NDArray[np.int64] | None = np.fromiter(header.run_rows, np.int64, runs)
             if self._repeats.sum() != self.rows:
-                raise InternalError(f"the broker sent runs of {self._repeats.sum()} rows for a delivery of {self.rows}: please report it")
+                raise InternalError(
+                    f"the broker sent runs of {self._repeats.sum()} rows for a delivery of {self.rows}: "
+                    f"please report it"
+                )
         else:
             self._repeats = None
         for field in (header.append_time_us, header.priority, header.delivery_count):
             if len(field) != runs:
-                raise InternalError(f"the broker sent {len(field)} run values for {runs} runs: please report it")
+                raise InternalError(
+                    f"the broker sent {len(field)} run values for {runs} runs: please report it"
+                )
         _check_ranges(header)
         self._batch = envelope.decode(records, header.columns, self.rows)
         self._columns: dict[str, pa.Array] = {}
@@ -111,7 +134,10 @@ class Rows:
         if header.offsets:
             offsets = np.frombuffer(header.offsets, "<i8")
             if len(offsets) != self.rows:
-                raise InternalError(f"the broker sent {len(offsets)} offsets for a delivery of {self.rows} rows: please report it")
+                raise InternalError(
+                    f"the broker sent {len(offsets)} offsets for a delivery of {self.rows} rows: please "
+                    f"report it"
+                )
             return offsets
         return np.arange(header.base_offset, header.base_offset + self.rows, dtype=np.int64)
 
@@ -129,7 +155,9 @@ class Rows:
         return column
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Returns the rows with exactly the fields of `schema`; a field's type may differ from DELIVERED's where Arrow can cast."""
+        """Returns the rows with exactly the fields of `schema`; a field's type may differ from DELIVERED's
+        where Arrow can cast.
+        """
         columns = []
         for field in schema:
             column = self.column(field.name)
@@ -139,7 +167,8 @@ class Rows:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * self.rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    # -- builders --------------------------------------------------------------------------------------------------------
+    # -- builders
+    # --------------------------------------------------------------------------------------------------------
 
     def _sent(self, name: str) -> pa.Array:
         at = self._batch.schema.get_field_index(name)
@@ -210,7 +239,9 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
 
 
 def _check_ranges(header: RowsHeader) -> None:
-    """Refuses numbers that no column can hold: they would be errors of Arrow or NumPy at whoever looks at the column first."""
+    """Refuses numbers that no column can hold: they would be errors of Arrow or NumPy at whoever looks at the
+    column first.
+    """
     runs, rows = len(header.run_rows), header.rows
     what = ""
     if header.partition >= PARTITIONS_MAX:
@@ -221,10 +252,16 @@ def _check_ranges(header: RowsHeader) -> None:
         what = f"{len(header.offsets)} bytes of offsets for {rows} rows"
     elif max(header.priority, default=0) >= PRIORITIES or max(header.delivery_count, default=0) > _COUNT_MAX:
         what = f"priority {max(header.priority)} and delivery count {max(header.delivery_count)}"
-    elif header.append_time_us and not 0 <= min(header.append_time_us) <= max(header.append_time_us) <= envelope.TIME_US_MAX:
+    elif (
+        header.append_time_us
+        and not 0 <= min(header.append_time_us) <= max(header.append_time_us) <= envelope.TIME_US_MAX
+    ):
         what = f"append times from {min(header.append_time_us)} to {max(header.append_time_us)} us"
     elif header.producer and (len(header.producer) != runs or max(header.producer) >= len(header.producers)):
-        what = f"{len(header.producers)} producers, of whom {len(header.producer)} runs name up to number {max(header.producer)}"
+        what = (
+            f"{len(header.producers)} producers, of whom {len(header.producer)} runs name up to number "
+            f"{max(header.producer)}"
+        )
     if what:
         raise InternalError(f"the broker sent a delivery with {what}, which cannot be: please report it")
 

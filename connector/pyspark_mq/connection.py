@@ -1,4 +1,6 @@
-"""A connection to a broker: one channel, made on first use, healed by itself, shared by whoever asks in this process."""
+"""A connection to a broker: one channel, made on first use, healed by itself, shared by whoever asks in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,15 @@ CALL_TIMEOUT_S: Final = 30.0
 #: How long `call` goes on trying where the broker cannot be reached.
 RETRY_TIMEOUT_S: Final = 10.0
 
-#: The broker is away, or about to be: after a failed write it ends, and its next start finds out what is on the disk.
+#: The broker is away, or about to be: after a failed write it ends, and its next start finds out what is on
+#: the disk.
 GONE: Final = (BrokerUnavailable, StorageFailed)
 
 
 class Stream(Protocol):
-    """A running streaming call: iterate the answers, or cancel it. Reading raises grpc.RpcError, see `Connection.error_of`."""
+    """A running streaming call: iterate the answers, or cancel it. Reading raises grpc.RpcError, see
+    `Connection.error_of`.
+    """
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -62,7 +67,8 @@ class Stream(Protocol):
 
 
 class Connection:
-    """A broker, as seen from this process. Thread-safe; opens its channel when first needed. In a forked child it refuses.
+    """A broker, as seen from this process. Thread-safe; opens its channel when first needed. In a forked
+    child it refuses.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
@@ -80,10 +86,17 @@ class Connection:
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, client: str | None = None, on_error: Callable[[MqError], None] | None = None
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        client: str | None = None,
+        on_error: Callable[[MqError], None] | None = None,
     ) -> None:
         self.address: Final = Address.parse(address)
-        self.client: Final = client or f"pyspark-mq {os.path.basename(sys.argv[0] or 'python')} {socket.gethostname()} {os.getpid()}"
+        self.client: Final = (
+            client
+            or f"pyspark-mq {os.path.basename(sys.argv[0] or 'python')} {socket.gethostname()} {os.getpid()}"
+        )
         self._on_error = on_error
         self._lock = threading.Lock()
         self._at = 0  # index of the endpoint in use
@@ -100,7 +113,9 @@ class Connection:
 
     @classmethod
     def shared(cls, address: str = DEFAULT_ADDRESS) -> Connection:
-        """Returns this process's connection to `address`; never closed by its users. A new channel costs 1.5-4 ms, this one nothing."""
+        """Returns this process's connection to `address`; never closed by its users. A new channel costs
+        1.5-4 ms, this one nothing.
+        """
         key = os.getpid(), str(Address.parse(address))
         with cls._shared_lock:
             connection = cls._shared.get(key)
@@ -123,7 +138,8 @@ class Connection:
         """A pickled connection arrives as the receiving process's shared one."""
         return Connection.shared, (str(self.address),)
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- life
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
@@ -134,7 +150,11 @@ class Connection:
         """Closes the channel; calls and streams under way end with ClientClosed."""
         with self._lock:
             self._closed = True
-            links, self._link, self._retired = [*self._retired, *([self._link] if self._link else [])], None, []
+            links, self._link, self._retired = (
+                [*self._retired, *([self._link] if self._link else [])],
+                None,
+                [],
+            )
             if self._errors is not None:
                 self._errors.put(None)
         for link in links:
@@ -168,7 +188,8 @@ class Connection:
         if hello.protocol != PROTOCOL_VERSION:
             raise Unsupported(
                 f"the broker at {link.endpoint} (version {hello.version}) speaks protocol {hello.protocol}, "
-                f"this client {PROTOCOL_VERSION}: update {'the broker' if hello.protocol < PROTOCOL_VERSION else 'pyspark-mq'}"
+                f"this client {PROTOCOL_VERSION}: update "
+                f"{'the broker' if hello.protocol < PROTOCOL_VERSION else 'pyspark-mq'}"
             )
         link.hello = hello
         return hello
@@ -178,19 +199,29 @@ class Connection:
         """Identity of the broker's data, 16 bytes; asks the broker on first use."""
         return self.hello().cluster_id
 
-    # -- calls -----------------------------------------------------------------------------------------------------------
+    # -- calls
+    # --------------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, request: Any, *, timeout: float = CALL_TIMEOUT_S, retry_timeout: float | None = RETRY_TIMEOUT_S) -> Any:
+    def call(
+        self,
+        method: str,
+        request: Any,
+        *,
+        timeout: float = CALL_TIMEOUT_S,
+        retry_timeout: float | None = RETRY_TIMEOUT_S,
+    ) -> Any:
         """Calls a unary method and returns its response.
 
         Args:
             method: name in `mq.v1.Broker`, such as "Plan".
             timeout: seconds that one attempt may take.
-            retry_timeout: seconds to go on trying while the broker cannot be reached, is busy, has a full disk or is about to restart
-                after its storage failed; None or 0 = one attempt only, for calls that must not be made twice.
+            retry_timeout: seconds to go on trying while the broker cannot be reached, is busy, has a full
+                disk or is about to restart after its storage failed; None or 0 = one attempt only, for calls
+                that must not be made twice.
 
         Raises:
-            MqError: the subclass that the broker's error code names; BrokerUnavailable where it cannot be reached.
+            MqError: the subclass that the broker's error code names; BrokerUnavailable where it cannot be
+                reached.
         """
         timeout, retry_timeout = seconds("timeout", timeout), seconds("retry_timeout", retry_timeout)
         deadline = time.monotonic() + (retry_timeout or 0.0)
@@ -212,10 +243,11 @@ class Connection:
             pause = min(2 * pause, BACKOFF_LAST_S)
 
     def stream(self, method: str, requests: Any, *, timeout: float | None = None) -> Stream:
-        """Starts a streaming method. `requests` is one request, or an iterator of them where the method streams requests.
+        """Starts a streaming method. `requests` is one request, or an iterator of them where the method
+        streams requests.
 
-        Answers come raw (bytes, see `mq_wire.framing`) for the methods in RAW_RESPONSES. Reading them raises grpc.RpcError: turn it into
-        an MqError with `error_of`.
+        Answers come raw (bytes, see `mq_wire.framing`) for the methods in RAW_RESPONSES. Reading them raises
+        grpc.RpcError: turn it into an MqError with `error_of`.
 
         Raises:
             BrokerUnavailable: the channel was just replaced, or this process ends.
@@ -229,7 +261,9 @@ class Connection:
             raise
 
         def ended() -> None:
-            if call.code() is not grpc.StatusCode.OK and isinstance(error := self.error_of(call, method, link.endpoint), GONE):
+            if call.code() is not grpc.StatusCode.OK and isinstance(
+                error := self.error_of(call, method, link.endpoint), GONE
+            ):
                 self._failed(link, error)
             self._leave(link)
 
@@ -238,7 +272,9 @@ class Connection:
         return cast("Stream", call)
 
     def error_of(self, error: grpc.RpcError, what: str, endpoint: str | None = None) -> MqError:
-        """Returns the MqError that a failed call stands for; `what` was being done, at the endpoint in use unless said otherwise."""
+        """Returns the MqError that a failed call stands for; `what` was being done, at the endpoint in use
+        unless said otherwise.
+        """
         endpoint = endpoint or self.endpoint
         status = error.code()
         details = error.details() or ""
@@ -247,36 +283,53 @@ class Connection:
             if key == CODE_METADATA_KEY:
                 return errors.from_code(value if isinstance(value, str) else value.decode(), details)
         if self._closed:
-            return self._refusal or ClientClosed(f"{what}: the connection to {endpoint} was closed on this side")
+            return self._refusal or ClientClosed(
+                f"{what}: the connection to {endpoint} was closed on this side"
+            )
         # A broker that stops or is killed shows as any of these, as the moment wants it.
-        if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "RST_STREAM" in details or "Stream removed" in details:
+        if (
+            status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            or "RST_STREAM" in details
+            or "Stream removed" in details
+        ):
             proxy = proxy_of(endpoint)
-            through = "" if proxy is None else f", or go there without the proxy {proxy}: add its host to no_proxy"
+            through = (
+                "" if proxy is None else f", or go there without the proxy {proxy}: add its host to no_proxy"
+            )
             by = "" if proxy is None else f" through the proxy {proxy}"
             return BrokerUnavailable(
-                f"{what}: no broker answers at mq://{endpoint}{by} ({details}): start it with `mq broker`, or correct the address{through}"
+                f"{what}: no broker answers at mq://{endpoint}{by} ({details}): start it with `mq broker`, "
+                f"or correct the address{through}"
             )
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnavailable(f"{what}: the broker at {endpoint} gave no answer in time: look at its log, or allow more time")
+            return BrokerUnavailable(
+                f"{what}: the broker at {endpoint} gave no answer in time: look at its log, or allow more "
+                f"time"
+            )
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return LimitExceeded(f"{what}: {details}: send smaller batches")
             return Busy(f"{what}: the broker at {endpoint} is at a limit ({details}): try again later")
         if status is grpc.StatusCode.UNIMPLEMENTED:
-            return Unsupported(f"{what}: the broker at {endpoint} does not know this call ({details}): update it")
+            return Unsupported(
+                f"{what}: the broker at {endpoint} does not know this call ({details}): update it"
+            )
         return InternalError(f"{what}: the broker at {endpoint} answered {status.name}: {details}")
 
     def interrupted(self, endpoint: str) -> None:
         """Tells the connection that the broker at `endpoint` went away: what it said of itself is void.
 
-        Where there are several addresses the next one's turn has come, unless somebody was answered at this one since.
+        Where there are several addresses the next one's turn has come, unless somebody was answered at this
+        one since.
         """
         link = self._link
         if link is not None and link.endpoint == endpoint:
             self._move_on(link)
 
     def _move_on(self, link: Link) -> None:
-        """Only the first of those who notice that a link is dead moves on. Its channel stays open while others still use it."""
+        """Only the first of those who notice that a link is dead moves on. Its channel stays open while
+        others still use it.
+        """
         with self._lock:
             if link is not self._link or self._closed:
                 return
@@ -287,13 +340,17 @@ class Connection:
                 self._link = None
 
     def report(self, error: MqError) -> bool:
-        """Hands an error that no call can raise to the user's handler, on a thread of its own. Returns whether there is a handler."""
+        """Hands an error that no call can raise to the user's handler, on a thread of its own. Returns
+        whether there is a handler.
+        """
         if self._on_error is None:
             return False
         with self._lock:
             if self._errors is None:
                 self._errors = SimpleQueue()
-                threading.Thread(target=self._hand_over, args=(self._errors, self._on_error), name="mq-errors", daemon=True).start()
+                threading.Thread(
+                    target=self._hand_over, args=(self._errors, self._on_error), name="mq-errors", daemon=True
+                ).start()
             self._errors.put(error)
         return True
 
@@ -323,9 +380,13 @@ class Connection:
         except ValueError as error:  # what gRPC raises for a channel that was closed meanwhile
             if self._closed:
                 raise self._closed_error(what) from None
-            raise BrokerUnavailable(f"{what}: the channel to {self.endpoint} was closed meanwhile ({error}): try again") from None
+            raise BrokerUnavailable(
+                f"{what}: the channel to {self.endpoint} was closed meanwhile ({error}): try again"
+            ) from None
         except RuntimeError as error:  # the interpreter ends, and starts no thread any more
-            raise BrokerUnavailable(f"{what}: gRPC cannot begin a call ({error}): this process is ending") from None
+            raise BrokerUnavailable(
+                f"{what}: gRPC cannot begin a call ({error}): this process is ending"
+            ) from None
 
     def _failed(self, link: Link, error: MqError) -> None:
         link.failed = True
@@ -353,4 +414,6 @@ class Connection:
             link.users -= 1
 
     def _closed_error(self, what: str) -> ClientClosed:
-        return self._refusal or ClientClosed(f"{what}: the connection to {self.endpoint} is closed: make a new one")
+        return self._refusal or ClientClosed(
+            f"{what}: the connection to {self.endpoint} is closed: make a new one"
+        )

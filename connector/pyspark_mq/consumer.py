@@ -30,22 +30,35 @@ from pyspark_mq.outstanding import Offsets, Ranges
 #: ActiveMQ's default for queues.
 PREFETCH_DEFAULT: Final = 1000
 _SESSION_KEY: Final = b"mq.session"
-_BATCH_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers", "priority", "delivery_count", "message_id")
+_BATCH_COLUMNS: Final = (
+    "key",
+    "value",
+    "partition",
+    "offset",
+    "timestamp",
+    "headers",
+    "priority",
+    "delivery_count",
+    "message_id",
+)
 #: What an acknowledgement needs of a batch.
 _IDENTITY_COLUMNS: Final = ("partition", "offset")
 
 
 class Consumer:
-    """Receives from one queue. Thread-safe: several threads may receive and acknowledge, each message goes to one of them.
+    """Receives from one queue. Thread-safe: several threads may receive and acknowledge, each message goes to
+    one of them.
 
-    Nothing is taken from the queue before the first call that receives. What is not acknowledged goes back when the consumer is closed or
-    its process ends; what of it had been handed over comes with a higher `delivery_count`. After a broken connection the consumer receives
-    on by itself; acknowledging what came before is refused, since it will be delivered again.
+    Nothing is taken from the queue before the first call that receives. What is not acknowledged goes back
+    when the consumer is closed or its process ends; what of it had been handed over comes with a higher
+    `delivery_count`. After a broken connection the consumer receives on by itself; acknowledging what came
+    before is refused, since it will be delivered again.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
         queue: where from; it must be there.
-        prefetch: most messages that wait here for the application. None = 1000, or two batches for who begins with `batches()`.
+        prefetch: most messages that wait here for the application. None = 1000, or two batches for who begins
+            with `batches()`.
         max_unacknowledged: most messages that are handed over or waiting here, and not acknowledged.
         connect_timeout: seconds that the constructor goes on trying where the broker cannot be reached.
         connection: an existing connection to use, left open at close(); `address` is ignored.
@@ -80,7 +93,9 @@ class Consumer:
             if self._owns_connection:
                 self._connection.close()
             raise
-        self._consuming = Consuming(self._connection, self.queue, prefetch or PREFETCH_DEFAULT, max_unacknowledged)
+        self._consuming = Consuming(
+            self._connection, self.queue, prefetch or PREFETCH_DEFAULT, max_unacknowledged
+        )
         self._lock = self._consuming.lock
         self._begun = self._warned = self._closed = False
         forks.watch(self)
@@ -90,14 +105,18 @@ class Consumer:
         self._consuming.forked(parent)
         self._lock = self._consuming.lock
 
-    # -- receiving -------------------------------------------------------------------------------------------------------
+    # -- receiving
+    # -------------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Returns the next message, or None where the broker had none within `timeout` seconds (None = wait for ever).
+        """Returns the next message, or None where the broker had none within `timeout` seconds (None = wait
+        for ever).
 
         Raises:
-            BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be asked; receive again later.
-            Busy: the same, since the broker has too many consumers already, or another bound of it is reached.
+            BrokerUnavailable: none came within `timeout` seconds (one at least), and no broker could be
+                asked; receive again later.
+            Busy: the same, since the broker has too many consumers already, or another bound of it is
+                reached.
             UnknownDestination, DestinationRecreated: the queue was deleted.
             SessionClosed: an operator ended this consumer.
             InvalidOption: a `timeout` that is none.
@@ -122,7 +141,9 @@ class Consumer:
         return Message(delivery, row)
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
-        """Yields messages until the broker had none within `timeout` seconds, or the consumer is closed. Raises as `receive`."""
+        """Yields messages until the broker had none within `timeout` seconds, or the consumer is closed.
+        Raises as `receive`.
+        """
         while not self._closed:
             try:
                 message = self.receive(timeout)
@@ -141,13 +162,14 @@ class Consumer:
     def batches(
         self, max_rows: int = 10_000, timeout: float | None = None, *, columns: Iterable[str] = _BATCH_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
-        """Yields what is there as record batches of at most `max_rows` rows, until the broker had none within `timeout`
-        seconds.
+        """Yields what is there as record batches of at most `max_rows` rows, until the broker had none within
+        `timeout` seconds.
 
         Args:
             max_rows: 1 to 131072; a batch holds fewer where fewer have arrived.
             timeout: seconds to wait for a first row (None = for ever).
-            columns: any of `pyspark_mq.columns.DELIVERED`; partition and offset are always there, for `acknowledge`.
+            columns: any of `pyspark_mq.columns.DELIVERED`; partition and offset are always there, for
+                `acknowledge`.
 
         Raises:
             InvalidOption: an unknown column, a `max_rows` out of range, or a `timeout` that is none.
@@ -210,17 +232,21 @@ class Consumer:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"queue {self.queue!r}: {self._max_unacknowledged:,} messages were handed over and not acknowledged, which is "
+                f"queue {self.queue!r}: {self._max_unacknowledged:,} messages were handed over and not "
+                f"acknowledged, which is "
                 "max_unacknowledged: no more will come; acknowledge, or raise it",
                 stacklevel=5,
             )
 
-    # -- acknowledging ---------------------------------------------------------------------------------------------------
+    # -- acknowledging
+    # ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message]) -> None:
-        """Says that exactly these messages are done. Returns at once; `flush()` waits for the broker's confirmation.
+        """Says that exactly these messages are done. Returns at once; `flush()` waits for the broker's
+        confirmation.
 
-        What became of acknowledgements later, lost with a connection or refused, is told by `flush()` and `close()`.
+        What became of acknowledgements later, lost with a connection or refused, is told by `flush()` and
+        `close()`.
 
         Args:
             what: a message, several, or a record batch or table of `batches()`, also filtered or sliced.
@@ -239,7 +265,8 @@ class Consumer:
             raise _not_acknowledgeable(what)
 
     def acknowledge_up_to(self, message: Message) -> None:
-        """Says that everything is done that was handed over from the partition of `message`, up to and with it.
+        """Says that everything is done that was handed over from the partition of `message`, up to and with
+        it.
 
         Raises:
             SessionClosed: it came before the connection broke and will be delivered again.
@@ -274,7 +301,8 @@ class Consumer:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         raise SendOutcomeUnknown(
-                            f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} s: "
+                            f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} "
+                            f"s: "
                             "they may count or not; flush again"
                         )
                     consuming.arrived.wait(wait_time(left))
@@ -304,7 +332,9 @@ class Consumer:
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.close()
         except MqError as closing:
@@ -316,12 +346,16 @@ class Consumer:
         if getattr(self, "_closed", True) or sys.is_finalizing():
             return
         self._closed = True
-        # On a thread of its own: whoever drops the last reference, or collects the garbage, may hold our lock.
+        # On a thread of its own: whoever drops the last reference, or collects the garbage, may hold our
+        # lock.
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, and this process with it
             connection = self._connection if self._owns_connection else None
-            threading.Thread(target=_abandon, args=(self._consuming, connection), name="mq-consumer-end", daemon=True).start()
+            threading.Thread(
+                target=_abandon, args=(self._consuming, connection), name="mq-consumer-end", daemon=True
+            ).start()
         warnings.warn(
-            f"a consumer of queue {self.queue!r} was not closed: what it held goes back; close() it, or use `with`",
+            f"a consumer of queue {self.queue!r} was not closed: what it held goes back; close() it, or "
+            f"use `with`",
             ResourceWarning,
             source=self,
             stacklevel=2,
@@ -333,14 +367,17 @@ class Consumer:
             if not isinstance(message, Message):
                 raise _not_acknowledgeable(message)
             delivery = message._delivery
-            offsets.setdefault((delivery.session, delivery.partition), []).append(delivery.list("offset")[message._row])
+            offsets.setdefault((delivery.session, delivery.partition), []).append(
+                delivery.list("offset")[message._row]
+            )
         self._gather({key: np.array(values, np.int64) for key, values in offsets.items()})
 
     def _acknowledge_rows(self, rows: pa.RecordBatch | pa.Table) -> None:
         token = (rows.schema.metadata or {}).get(_SESSION_KEY)
         if token is None or any(name not in rows.schema.names for name in _IDENTITY_COLUMNS):
             raise InvalidRequest(
-                "this record batch does not say which rows it stands for: acknowledge one that batches() gave, or a part of it that keeps "
+                "this record batch does not say which rows it stands for: acknowledge one that batches() "
+                "gave, or a part of it that keeps "
                 "the columns partition and offset and the schema's metadata"
             )
         if not rows.num_rows:
@@ -355,7 +392,9 @@ class Consumer:
             self._gather({(session, int(partitions[0])): offsets})
         else:
             present = np.flatnonzero(np.bincount(partitions))
-            self._gather({(session, int(partition)): offsets[partitions == partition] for partition in present})
+            self._gather(
+                {(session, int(partition)): offsets[partitions == partition] for partition in present}
+            )
 
     def _gather(self, rows: dict[tuple[Session, int], Offsets]) -> None:
         consuming = self._consuming
@@ -373,12 +412,16 @@ class Consumer:
         if told:
             error: MqError = told[0]
             if len(told) > 1:
-                error.add_note(f"{len(told)} acknowledgements on queue {self.queue!r} failed; this is the first")
+                error.add_note(
+                    f"{len(told)} acknowledgements on queue {self.queue!r} failed; this is the first"
+                )
             raise error
 
 
 def _not_acknowledgeable(what: object) -> InvalidRequest:
-    return InvalidRequest(f"acknowledge takes messages and record batches of this consumer, not {type(what).__name__}")
+    return InvalidRequest(
+        f"acknowledge takes messages and record batches of this consumer, not {type(what).__name__}"
+    )
 
 
 def _abandon(consuming: Consuming, connection: Connection | None) -> None:

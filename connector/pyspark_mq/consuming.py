@@ -1,8 +1,9 @@
 """The Consume stream of a consumer: credit and acknowledgements out, deliveries and confirmations in.
 
-Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`). The application waits on
-`arrived`. Credit beyond the first grant says exactly how many rows the application has been handed (semantics.md A.1): the broker
-charges those, and no others, with a failed attempt when the session ends.
+Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`).
+The application waits on `arrived`. Credit beyond the first grant says exactly how many rows the application
+has been handed (semantics.md A.1): the broker charges those, and no others, with a failed attempt when the
+session ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import Final
 import grpc
 
 from mq_wire import errors
-from mq_wire.errors import Busy, ClientClosed, DestinationRecreated, MqError, RetryLater, SessionClosed, StorageFailed
+from mq_wire.errors import (
+    Busy,
+    ClientClosed,
+    DestinationRecreated,
+    MqError,
+    RetryLater,
+    SessionClosed,
+    StorageFailed,
+)
 from mq_wire.v1 import consume_pb2
 from pyspark_mq import forks
 from pyspark_mq.acknowledging import Acknowledgements
@@ -28,8 +37,9 @@ from pyspark_mq.log import LOG
 from pyspark_mq.message import Delivery, Session
 from pyspark_mq.outstanding import Outstanding, Ranges
 
-#: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit at a time would make the
-#: broker's deliveries ever smaller, more time would leave more rows uncharged when this process is killed.
+#: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit
+#: at a time would make the broker's deliveries ever smaller, more time would leave more rows uncharged when
+#: this process is killed.
 _REPORT_S: Final = 0.1
 #: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is read from the broker.
 _BUFFER_BYTES_MAX: Final = 64 << 20
@@ -65,7 +75,9 @@ class Consuming:
         self.broken: MqError | None = None
         self.trouble: MqError | None = None
         self.away_since = 0.0
-        self.inherited: ClientClosed | None = None  # set in a forked process, whose parent all of this belongs to
+        self.inherited: ClientClosed | None = (
+            None  # set in a forked process, whose parent all of this belongs to
+        )
         self.flushing = 0  # callers who wait for confirmations
         self.prefetch = prefetch
         self.queue: Final = queue
@@ -92,7 +104,8 @@ class Consuming:
         self.broken = self.inherited = forks.inherited(f"the consumer of queue {self.queue!r}", parent)
         self.errors, self._call, self._thread, self._ended = [], None, None, True
 
-    # -- with the lock, for the consumer ---------------------------------------------------------------------------------
+    # -- with the lock, for the consumer
+    # ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Opens the stream, once."""
@@ -119,7 +132,9 @@ class Consuming:
         self.handed()
 
     def handed(self) -> None:
-        """Rows were handed over: sees to it that they are reported, at once where half of the prefetch is due."""
+        """Rows were handed over: sees to it that they are reported, at once where half of the prefetch is
+        due.
+        """
         if 2 * self._unreported >= self.prefetch:
             self._report_due = 0.0
         elif self._report_due == _NEVER:
@@ -145,7 +160,8 @@ class Consuming:
             raise self.inherited
         if session is not self.session or session.ended:
             raise SessionClosed(
-                f"these messages of queue {self.queue!r} can no longer be acknowledged: {session.ended or 'their session is over'}; "
+                f"these messages of queue {self.queue!r} can no longer be acknowledged: "
+                f"{session.ended or 'their session is over'}; "
                 "they will be delivered again"
             )
 
@@ -156,7 +172,9 @@ class Consuming:
 
     @property
     def is_unscheduled(self) -> bool:
-        """Whether no report of rows handed over is under way: then whoever hands over rows must ask for one."""
+        """Whether no report of rows handed over is under way: then whoever hands over rows must ask
+        for one.
+        """
         return self._report_due == _NEVER
 
     @property
@@ -166,12 +184,16 @@ class Consuming:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can come before the application acknowledges: all that may be unacknowledged was handed over, and is."""
+        """Whether nothing can come before the application acknowledges: all that may be unacknowledged was
+        handed over, and is.
+        """
         at_limit = self._granted >= self._confirmed_rows + self._max_unacknowledged
         return at_limit and self._handed_rows >= self._granted > 0 and not self.unconfirmed
 
     def ask(self) -> Asking:
-        """Asks the broker whether there is nothing more, behind everything that was handed over: as soon as there is a session."""
+        """Asks the broker whether there is nothing more, behind everything that was handed over: as soon as
+        there is a session.
+        """
         asking = self._asks.add(self.session)
         if self._unreported:
             self._report_due = 0.0
@@ -219,7 +241,10 @@ class Consuming:
         lost = self._acknowledgements.drop()
         if lost and not self._ended:
             self._fail(
-                SessionClosed(f"{lost} acknowledged rows of queue {self.queue!r} may be delivered again: {why} before that was confirmed")
+                SessionClosed(
+                    f"{lost} acknowledged rows of queue {self.queue!r} may be delivered again: {why} "
+                    f"before that was confirmed"
+                )
             )
         self.session.ended = why
         self.buffered.clear()
@@ -236,13 +261,16 @@ class Consuming:
         self.errors.append(error)
         self._connection.report(error)
 
-    # -- without the lock ------------------------------------------------------------------------------------------------
+    # -- without the lock
+    # ------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Ends the stream; what was handed over and not acknowledged counts as a failed delivery."""
         with self.lock:
             self._ended = True
-            self.broken = self.broken or ClientClosed(f"the consumer of queue {self.queue!r} is closed: make a new one")
+            self.broken = self.broken or ClientClosed(
+                f"the consumer of queue {self.queue!r} is closed: make a new one"
+            )
             self.work.notify_all()
             self.arrived.notify_all()
             thread, call = self._thread, self._call
@@ -259,7 +287,9 @@ class Consuming:
         except BaseException as bug:  # whoever waits for messages must hear of it
             LOG.exception("the thread of a consumer ended")
             with self.lock:
-                self.broken = errors.InternalError(f"the thread that receives has ended: {bug!r}: please report it")
+                self.broken = errors.InternalError(
+                    f"the thread that receives has ended: {bug!r}: please report it"
+                )
                 self._drop_session("the thread that receives has ended")
 
     def _receive(self) -> None:
@@ -275,7 +305,12 @@ class Consuming:
                     self.arrived.notify_all()
                 return
             if isinstance(error, Busy) and not isinstance(self.trouble, Busy):
-                LOG.warning("queue %r: the broker at %s refuses to deliver and is asked again: %s", self.queue, endpoint, error)
+                LOG.warning(
+                    "queue %r: the broker at %s refuses to deliver and is asked again: %s",
+                    self.queue,
+                    endpoint,
+                    error,
+                )
             with self.lock:
                 self.trouble = error
                 self.arrived.notify_all()
@@ -308,7 +343,11 @@ class Consuming:
         with self.lock:
             self._call = None
             is_final = error is not None and not isinstance(error, (RetryLater, *GONE))
-            session.ended = str(error) if is_final else f"the connection to the broker at {self._connection.endpoint} was interrupted"
+            session.ended = (
+                str(error)
+                if is_final
+                else f"the connection to the broker at {self._connection.endpoint} was interrupted"
+            )
             opened = session is self.session
             if opened:
                 self._drop_session(session.ended)
@@ -326,12 +365,22 @@ class Consuming:
                 self.buffered.append(delivery)
                 self._buffer_bytes += delivery.size
                 self.arrived.notify_all()
-                while self._buffer_bytes > _BUFFER_BYTES_MAX and len(self.buffered) > 1 and not self.flushing and not self._ended:
+                while (
+                    self._buffer_bytes > _BUFFER_BYTES_MAX
+                    and len(self.buffered) > 1
+                    and not self.flushing
+                    and not self._ended
+                ):
                     self.work.wait()
         elif header.HasField("acknowledged"):
-            failure = errors.from_code(header.error.code, header.error.message) if header.HasField("error") else None
+            failure = (
+                errors.from_code(header.error.code, header.error.message)
+                if header.HasField("error")
+                else None
+            )
             if isinstance(failure, StorageFailed):
-                return  # on its disk or not: unconfirmed until the stream breaks, which is when the broker ends
+                # on its disk or not: unconfirmed until the stream breaks, which is when the broker ends
+                return
             with self.lock:
                 self._acknowledgements.confirmed(header.acknowledged.request_id)
                 self._confirmed_rows += header.acknowledged.rows
@@ -358,7 +407,8 @@ class Consuming:
         """
         if self._identity[1] not in (b"", destination_id):
             raise DestinationRecreated(
-                f"queue {self.queue!r} was deleted and created again while the broker was away, and what was in it is gone: "
+                f"queue {self.queue!r} was deleted and created again while the broker was away, and what "
+                f"was in it is gone: "
                 "make a new consumer for the new one"
             )
         self._identity = cluster_id, destination_id

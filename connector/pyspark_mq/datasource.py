@@ -1,14 +1,20 @@
 """Format `mq`: what Spark finds by itself once the package is installed.
 
-Spark loads this module in several short-lived processes of every query, also of queries that never use it, so it imports little, and
-each half of the connector only when asked for it.
+Spark loads this module in several short-lived processes of every query, also of queries that never use it, so
+it imports little, and each half of the connector only when asked for it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -21,8 +27,9 @@ class MqDataSource(DataSource):
 
         spark.readStream.format("mq").option("broker", "mq://127.0.0.1:7654").option("queue", "orders").load()
         df.writeStream.format("mq").option("queue", "alerts").option("checkpointLocation", path).start()
-        spark.read.format("mq").option("queue", "orders").load()                          # browses, consumes nothing
-        df.write.format("mq").option("queue", "orders").mode("append").save()              # one transaction
+        spark.read.format("mq").option("queue", "orders").load()                          # browses, consumes
+        nothing df.write.format("mq").option("queue", "orders").mode("append").save()              # one
+        transaction
 
     Options: see `SourceOptions`, `BrowseOptions` and `SinkOptions` in `pyspark_mq.options`.
     """
@@ -35,7 +42,8 @@ class MqDataSource(DataSource):
     def schema(self) -> str:
         """Returns the source's columns; a schema given by the user picks some of them.
 
-        Spark calls this at `load()`, so wrong options are refused there; with a schema of the user's it calls nothing before the query.
+        Spark calls this at `load()`, so wrong options are refused there; with a schema of the user's it calls
+        nothing before the query.
         """
         from pyspark_mq.options import ReadOptions
         from pyspark_mq.schema import source_ddl
@@ -43,7 +51,9 @@ class MqDataSource(DataSource):
         return source_ddl(ReadOptions.parse(self.options).include_headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns the streaming source; what is wrong with it is raised when the query makes its first call."""
+        """Returns the streaming source; what is wrong with it is raised when the query makes its first
+        call.
+        """
         _check_spark()
         from mq_wire.errors import MqError
         from pyspark_mq.options import SourceOptions
@@ -85,13 +95,18 @@ class MqDataSource(DataSource):
         _check_spark()
         options = SinkOptions.parse(self.options)
         if remedy:
-            raise Unsupported(f"queue {options.queue}: messages are only ever added to a queue, nothing is overwritten: use {remedy}")
+            raise Unsupported(
+                f"queue {options.queue}: messages are only ever added to a queue, nothing is overwritten: "
+                f"use {remedy}"
+            )
         check_sink_schema(schema, options.queue, options.route_by_columns)
         return options
 
 
 def _check_spark() -> None:
-    """Says clearly what an older Spark lacks; never while it imports us, which would hide all other sources from it."""
+    """Says clearly what an older Spark lacks; never while it imports us, which would hide all other sources
+    from it.
+    """
     import importlib.util
 
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
@@ -99,7 +114,10 @@ def _check_spark() -> None:
 
         from mq_wire.errors import Unsupported
 
-        raise Unsupported(f"format mq needs Spark 4.2 or newer (admission control for Python sources), not {__version__}: update pyspark")
+        raise Unsupported(
+            f"format mq needs Spark 4.2 or newer (admission control for Python sources), not "
+            f"{__version__}: update pyspark"
+        )
 
 
 #: The name under which Spark looks for it.

@@ -1,4 +1,6 @@
-"""What a broker sends on its data streams, from bytes to headers and records. Bytes from the wire may be anything."""
+"""What a broker sends on its data streams, from bytes to headers and records. Bytes from the wire may be
+anything.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,15 @@ def fetched(message: bytes) -> tuple[common_pb2.RowsHeader, memoryview]:
     except (DecodeError, InvalidRequest) as error:
         raise _unreadable("Fetch", message, error) from None
     if header.first_delivery + header.rows > _DELIVERY_MAX:
-        raise InternalError(f"the broker sent {header.rows} rows from delivery number {header.first_delivery} on: there are none as high")
+        raise InternalError(
+            f"the broker sent {header.rows} rows from delivery number {header.first_delivery} on: there "
+            f"are none as high"
+        )
     return header, records
 
 
 def _unreadable(method: str, message: bytes, error: Exception) -> InternalError:
-    return InternalError(f"{len(message)} bytes that the broker sent on {method} are no answer: {error}; is it a broker of pyspark-mq?")
+    return InternalError(
+        f"{len(message)} bytes that the broker sent on {method} are no answer: {error}; is it a broker of "
+        f"pyspark-mq?"
+    )

@@ -1,10 +1,12 @@
 """What a fork leaves to the child: nothing that works, and a gRPC of its own.
 
-Threads do not survive a fork, locks that they held stay locked, and sequences that two processes count would be given twice. So
-everything that was open is told (`forked`), refuses from then on, and is left alone when the child ends.
+Threads do not survive a fork, locks that they held stay locked, and sequences that two processes count would
+be given twice. So everything that was open is told (`forked`), refuses from then on, and is left alone when
+the child ends.
 
-gRPC's core does not survive it either: its pollers are gone, and its epoll set is still the parent's. gRPC's own fork handlers help some of
-the time and abort the child at others, so they are switched off. The child loads a copy of the core.
+gRPC's core does not survive it either: its pollers are gone, and its epoll set is still the parent's. gRPC's
+own fork handlers help some of the time and abort the child at others, so they are switched off. The child
+loads a copy of the core.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Inheritable(Protocol):
     """Something open that a fork would double."""
 
     def forked(self, parent: int) -> None:
-        """Called in the child: refuses everything from now on. Waits for no lock; makes new ones where its methods use them."""
+        """Called in the child: refuses everything from now on. Waits for no lock; makes new ones where its
+        methods use them.
+        """
         ...
 
 
@@ -66,7 +70,8 @@ def watch(thing: Inheritable) -> None:
 def inherited(what: str, parent: int) -> ClientClosed:
     """Returns the error for using in a child what its parent made."""
     return ClientClosed(
-        f"{what} was made before a fork and belongs to process {parent}, this is process {os.getpid()}: make it in the child"
+        f"{what} was made before a fork and belongs to process {parent}, this is process {os.getpid()}: "
+        f"make it in the child"
     )
 
 
@@ -90,7 +95,9 @@ def open_channel(endpoint: str, options: Sequence[tuple[str, Any]]) -> grpc.Chan
 
 
 def _renew_core() -> None:
-    """Loads gRPC's core and its module of channels once more, in the place of those that came with the fork."""
+    """Loads gRPC's core and its module of channels once more, in the place of those that came with the
+    fork.
+    """
     old = sys.modules[_CORE]
     keep_for_ever(old)
     keep_for_ever(sys.modules.get(_CHANNEL))
@@ -99,7 +106,8 @@ def _renew_core() -> None:
     except (ImportError, OSError) as error:
         sys.modules[_CORE] = old
         raise Unsupported(
-            f"gRPC was in use before this process was forked, and cannot begin anew in it ({error}): start the process with "
+            f"gRPC was in use before this process was forked, and cannot begin anew in it ({error}): start "
+            f"the process with "
             "multiprocessing.get_context('spawn'), or use pyspark_mq in children only"
         ) from error
     sys.modules[_CORE] = core
@@ -120,7 +128,8 @@ def _copy_of(module: ModuleType) -> ModuleType:
     assert module.__spec__ is not None
     assert module.__spec__.origin is not None
     original = Path(module.__spec__.origin).read_bytes()
-    # The dynamic linker knows libraries by their path, so that each copy needs one of its own. The copy stays loaded without its file.
+    # The dynamic linker knows libraries by their path, so that each copy needs one of its own. The copy stays
+    # loaded without its file.
     if hasattr(os, "memfd_create"):
         descriptor, path = os.memfd_create("cygrpc"), ""
     else:

@@ -1,6 +1,8 @@
-"""The inner half of a producer: rows that gather into batches, and those who wait. Threads and receipts know this half only.
+"""The inner half of a producer: rows that gather into batches, and those who wait. Threads and receipts know
+this half only.
 
-So a `Producer` that its program forgets is collected although its threads work on: they send what it has taken, then they end.
+So a `Producer` that its program forgets is collected although its threads work on: they send what it has
+taken, then they end.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ class Gathering:
     """
 
     def __init__(
-        self, connection: Connection, window: Window, queue: str, partitions: int, window_bytes: int, linger_s: float, send_timeout: float
+        self,
+        connection: Connection,
+        window: Window,
+        queue: str,
+        partitions: int,
+        window_bytes: int,
+        linger_s: float,
+        send_timeout: float,
     ) -> None:
         self.queue: Final = queue
         self.connection: Final = connection
@@ -47,10 +56,13 @@ class Gathering:
         self.closing = False
         self._linger_s = linger_s
         self._sticky = uuid.uuid4().int % partitions
-        # `_building` orders batches: it is taken before the lock, and held from when rows leave the accumulator until they are queued.
+        # `_building` orders batches: it is taken before the lock, and held from when rows leave the
+        # accumulator until they are queued.
         self._building = threading.Lock()
         self.open = OpenBatch(self)
-        self.publishing: Final = Publishing(connection, stream_for_one_more(connection), queue, window, send_timeout, self)
+        self.publishing: Final = Publishing(
+            connection, stream_for_one_more(connection), queue, window, send_timeout, self
+        )
         self.lock = self.publishing.lock
         forks.watch(self)
 
@@ -61,7 +73,8 @@ class Gathering:
         self._building = threading.Lock()
         self.open = OpenBatch(self)
 
-    # -- for the stream --------------------------------------------------------------------------------------------------
+    # -- for the stream
+    # --------------------------------------------------------------------------------------------------
 
     @property
     def due_at(self) -> float:
@@ -75,7 +88,8 @@ class Gathering:
         if gathering.due <= time.monotonic():
             self.flush_open(gathering)
 
-    # -- from the accumulator into the window ----------------------------------------------------------------------------
+    # -- from the accumulator into the window
+    # ----------------------------------------------------------------------------
 
     def starts(self, batch: OpenBatch) -> bool:
         """The first row of a batch: returns whether it is to leave at once."""
@@ -97,9 +111,12 @@ class Gathering:
             try:
                 outgoing = batch.to_batches(self.partitions, self.next_sticky)
             except Exception as error:
-                # Every row was checked when it was taken: this is a bug, and it is told like any other failure.
+                # Every row was checked when it was taken: this is a bug, and it is told like any other
+                # failure.
                 outgoing = [OutgoingBatch(sending, -1, Piece.skip(len(batch.values)))]
-                outgoing[0].error = InvalidRecords(f"{len(batch.values)} messages cannot be made a batch: {error}: please report it")
+                outgoing[0].error = InvalidRecords(
+                    f"{len(batch.values)} messages cannot be made a batch: {error}: please report it"
+                )
             with self.lock:
                 sending.batches = outgoing
                 sending.left += len(outgoing)
@@ -118,7 +135,8 @@ class Gathering:
         self._sticky = (self._sticky + 1) % self.partitions
         return self._sticky
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting
+    # --------------------------------------------------------------------------------------------------------
 
     def wait_for(self, sending: Sending, timeout: float | None) -> None:
         """Sends what still lingers and returns when `sending` is answered.
@@ -144,7 +162,8 @@ class Gathering:
                     )
 
     def flush(self, timeout: float | None) -> list[Sending]:
-        """Sends everything that was taken and returns, when all of it has its outcome, what failed without anybody being told.
+        """Sends everything that was taken and returns, when all of it has its outcome, what failed without
+        anybody being told.
 
         Raises:
             SendOutcomeUnknown: not within `timeout` seconds.
@@ -159,13 +178,16 @@ class Gathering:
             while publishing.window.batches:
                 if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
                     raise SendOutcomeUnknown(
-                        f"{publishing.window.batches} batches to queue {self.queue!r} are not answered after {timeout} s: "
+                        f"{publishing.window.batches} batches to queue {self.queue!r} are not answered "
+                        f"after {timeout} s: "
                         "they are still being tried; flush again"
                     )
             return publishing.take_untold()
 
     def flush_at_exit(self, until: float) -> tuple[int, str]:
-        """Sends everything that was taken while this process ends. Returns how many messages were not confirmed, and why not."""
+        """Sends everything that was taken while this process ends. Returns how many messages were not
+        confirmed, and why not.
+        """
         publishing = self.publishing
         until = min(until, time.monotonic() + self.send_timeout)
         self.flush_open(None)
@@ -180,7 +202,10 @@ class Gathering:
             rows = publishing.window.rows_unanswered + sum(
                 batch.rows for each in untold for batch in each.batches if batch.error is not None
             )
-        reason = next((str(error) for each in untold if (error := each.error()) is not None), "no answer in time; see that the broker runs")
+        reason = next(
+            (str(error) for each in untold if (error := each.error()) is not None),
+            "no answer in time; see that the broker runs",
+        )
         return rows, reason
 
     def finish(self) -> None:
@@ -204,7 +229,8 @@ class Gathering:
                 publishing.linger_until(0.0)
             if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
                 raise SendTimeout(
-                    f"the window of {self.window_bytes} bytes to queue {self.queue!r} was full for {self.send_timeout} s: "
+                    f"the window of {self.window_bytes} bytes to queue {self.queue!r} was full for "
+                    f"{self.send_timeout} s: "
                     "see that the broker runs and has room; this message was not taken"
                 )
 

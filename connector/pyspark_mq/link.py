@@ -1,4 +1,6 @@
-"""One gRPC channel to one endpoint, and how many calls use it: a channel that is replaced is closed when the last of them is gone."""
+"""One gRPC channel to one endpoint, and how many calls use it: a channel that is replaced is closed when the
+last of them is gone.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,17 @@ _CHANNEL_OPTIONS: Final = (
     # A peer that vanished without a word is noticed after 30 + 10 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what really counts in gRPC 1.60 and later, where it is a minute otherwise
+    (
+        "grpc.http2.ping_timeout_ms",
+        10_000,
+    ),  # what really counts in gRPC 1.60 and later, where it is a minute otherwise
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own reconnect back-off (1 s to 2 min) would outlast ours: a restarted broker is to be found at once.
+    # gRPC's own reconnect back-off (1 s to 2 min) would outlast ours: a restarted broker is to be found at
+    # once.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Not a back-off, whatever its name: how long one attempt to connect may take, where the broker is far away or busy.
+    # Not a back-off, whatever its name: how long one attempt to connect may take, where the broker is far
+    # away or busy.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # Connections of their own, so that closing one closes its socket.
     ("grpc.use_local_subchannel_pool", 1),
@@ -47,7 +54,9 @@ class Link:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint: Final = endpoint
-        self.channel: Final = open_channel(endpoint, (*_CHANNEL_OPTIONS, _NO_PROXY) if is_loopback(endpoint) else _CHANNEL_OPTIONS)
+        self.channel: Final = open_channel(
+            endpoint, (*_CHANNEL_OPTIONS, _NO_PROXY) if is_loopback(endpoint) else _CHANNEL_OPTIONS
+        )
         self.users = 0
         self.failed = False
         self.hello: admin_pb2.HelloResponse | None = None
@@ -58,8 +67,13 @@ class Link:
         found = self._methods.get(name)
         if found is None:
             method = METHODS[name]
-            shape = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-            factory = getattr(self.channel, shape)
-            found = factory(method.path, request_serializer=method.serialize_request, response_deserializer=method.parse_response)
+            sent = "stream" if method.client_streaming else "unary"
+            answered = "stream" if method.server_streaming else "unary"
+            factory = getattr(self.channel, f"{sent}_{answered}")
+            found = factory(
+                method.path,
+                request_serializer=method.serialize_request,
+                response_deserializer=method.parse_response,
+            )
             self._methods[name] = found
         return found

@@ -9,7 +9,8 @@ from typing import Final
 #: INFO for connections made and regained, WARNING for a broker that is away.
 LOG: Final = logging.getLogger("pyspark_mq")
 
-#: Seconds after which an outage is told again, doubling from the first to the second. The first leaves two seconds for an attempt to end.
+#: Seconds after which an outage is told again, doubling from the first to the second. The first leaves two
+#: seconds for an attempt to end.
 _TOLD_AFTER_FIRST_S: Final = 3.0
 _TOLD_AFTER_LAST_S: Final = 64.0
 
@@ -25,7 +26,9 @@ class Outage:
         self._told_after = _TOLD_AFTER_FIRST_S
 
     def failed(self, endpoint: str, reason: str, now: float) -> None:
-        """An attempt found nobody at `endpoint`. Warns when a broker that was there is gone, and again with growing pauses."""
+        """An attempt found nobody at `endpoint`. Warns when a broker that was there is gone, and again with
+        growing pauses.
+        """
         with self._lock:
             is_first = self._since is None
             if self._since is None:
@@ -38,7 +41,13 @@ class Outage:
         if is_first and was_reached:
             LOG.warning("lost the broker at mq://%s, trying again: %s", endpoint, reason)
         elif is_due:
-            LOG.warning("the broker at %s is away since %.0f s, trying again: mq://%s: %s", self._address, away, endpoint, reason)
+            LOG.warning(
+                "the broker at %s is away since %.0f s, trying again: mq://%s: %s",
+                self._address,
+                away,
+                endpoint,
+                reason,
+            )
 
     def answered(self, endpoint: str, now: float) -> None:
         """A broker answered at `endpoint`."""

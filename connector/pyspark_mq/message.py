@@ -23,7 +23,9 @@ class Delivery(Rows):
 
     __slots__ = ("_lists", "next_row", "serial", "session", "size", "values")
 
-    def __init__(self, header: RowsHeader, records: memoryview, queue: str, session: Session, serial: int) -> None:
+    def __init__(
+        self, header: RowsHeader, records: memoryview, queue: str, session: Session, serial: int
+    ) -> None:
         super().__init__(header, records, queue)
         self.session, self.serial = session, serial
         self.next_row = 0

@@ -1,10 +1,12 @@
 """Offsets v1: what Spark writes into its checkpoint. JSON, keys sorted, for ever readable.
 
-    {"cluster": uuid, "destination": name, "destination_id": uuid, "incarnation": hex, "next": {"0": 123, ...},
+    {"cluster": uuid, "destination": name, "destination_id": uuid, "incarnation": hex, "next": {"0": 123,
+    ...},
      "subscription": name, "v": 1}
 
-`next` holds delivery numbers by partition, `subscription` the durable consumer name (empty without one). Before anything was planned
-it is `{"v": 1}`. Spark compares offsets as text, so equal offsets must be equal text: keys are sorted and partitions at 0 left out.
+`next` holds delivery numbers by partition, `subscription` the durable consumer name (empty without one).
+Before anything was planned it is `{"v": 1}`. Spark compares offsets as text, so equal offsets must be equal
+text: keys are sorted and partitions at 0 left out.
 """
 
 from __future__ import annotations
@@ -48,7 +50,11 @@ class Offsets:
         """Returns the object that Spark turns into text, in the order of its keys."""
         if self.initial:
             return {"v": VERSION}
-        positions = {str(partition): self.positions[partition] for partition in sorted(self.positions) if self.positions[partition]}
+        positions = {
+            str(partition): self.positions[partition]
+            for partition in sorted(self.positions)
+            if self.positions[partition]
+        }
         return {
             "cluster": str(uuid.UUID(bytes=self.cluster_id)),
             "destination": self.destination,
@@ -69,15 +75,28 @@ class Offsets:
         """
         version = value.get("v") if isinstance(value, Mapping) else None
         if not isinstance(value, Mapping) or type(version) is not int or version < 1:
-            raise InvalidRequest(f"the checkpoint holds {_shown(value)}, which are no offsets of format mq: start with another checkpoint")
+            raise InvalidRequest(
+                f"the checkpoint holds {_shown(value)}, which are no offsets of format mq: start with "
+                f"another checkpoint"
+            )
         if version > VERSION:
-            raise Unsupported(f"the checkpoint holds offsets of version {version}, this pyspark-mq reads up to {VERSION}: update it")
+            raise Unsupported(
+                f"the checkpoint holds offsets of version {version}, this pyspark-mq reads up to "
+                f"{VERSION}: update it"
+            )
         if set(value) == {"v"}:
             return cls()
         missing, extra = set(_KEYS) - set(value), set(value) - set(_KEYS)
         if missing or extra:
-            what = f"lack {', '.join(sorted(missing))}" if missing else f"have unknown entries {', '.join(sorted(extra))}"
-            raise InvalidRequest(f"the checkpoint's offsets {_shown(value)} {what}: restore the checkpoint or start with another")
+            what = (
+                f"lack {', '.join(sorted(missing))}"
+                if missing
+                else f"have unknown entries {', '.join(sorted(extra))}"
+            )
+            raise InvalidRequest(
+                f"the checkpoint's offsets {_shown(value)} {what}: restore the checkpoint or start with "
+                f"another"
+            )
         return cls(
             destination=_text(value, "destination"),
             consumer=_text(value, "subscription"),
@@ -117,7 +136,12 @@ def _positions(value: Mapping[str, Any]) -> dict[int, int]:
     if not isinstance(positions, Mapping):
         raise _damaged(value, "next", "an object of partition: number")
     for partition, number in positions.items():
-        if not (isinstance(partition, str) and partition.isascii() and partition.isdigit() and len(partition) <= 10):
+        if not (
+            isinstance(partition, str)
+            and partition.isascii()
+            and partition.isdigit()
+            and len(partition) <= 10
+        ):
             raise _damaged(value, "next", "an object whose keys are partition numbers")
         if type(number) is not int or not 0 <= number <= _POSITION_MAX:
             raise _damaged(value, "next", "an object of whole numbers, 0 or more")
@@ -126,7 +150,8 @@ def _positions(value: Mapping[str, Any]) -> dict[int, int]:
 
 def _damaged(value: Mapping[str, Any], key: str, wanted: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the checkpoint's offsets have {key} = {_shown(value[key])}, not {wanted}: restore the checkpoint or start with another"
+        f"the checkpoint's offsets have {key} = {_shown(value[key])}, not {wanted}: restore the checkpoint "
+        f"or start with another"
     )
 
 

@@ -1,8 +1,8 @@
-"""Options of the Spark source and sink: one frozen object a direction, every mistake found at `load()`, where Spark asks for
-the schema there, or when the query starts.
+"""Options of the Spark source and sink: one frozen object a direction, every mistake found at `load()`, where
+Spark asks for the schema there, or when the query starts.
 
-Names and meaning follow Spark's Kafka connector where it has the option. Spark hands them over in lower case; messages show them as
-the documentation writes them.
+Names and meaning follow Spark's Kafka connector where it has the option. Spark hands them over in lower case;
+messages show them as the documentation writes them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,26 @@ _NOT_YET: Final[dict[str, str]] = {
 #: What Spark itself adds to the options of a sink.
 _ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
-_DURATION_MS: Final[dict[str, float]] = {"": 1, "us": 1e-3, "ms": 1, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6, "d": 8.64e7}
-_SIZE_BYTES: Final[dict[str, int]] = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_DURATION_MS: Final[dict[str, float]] = {
+    "": 1,
+    "us": 1e-3,
+    "ms": 1,
+    "s": 1e3,
+    "m": 6e4,
+    "min": 6e4,
+    "h": 3.6e6,
+    "d": 8.64e7,
+}
+_SIZE_BYTES: Final[dict[str, int]] = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
 # What an option's annotation says about its text: `_PARSERS` has a reader for each.
 ByteCount: TypeAlias = int
 Milliseconds: TypeAlias = int
@@ -42,7 +60,9 @@ _QUANTITY: Final = re.compile(r"(\d+)\s*([a-z]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What every direction has. Field names are the options in snake case; `_SPELLING` has those that differ."""
+    """What every direction has. Field names are the options in snake case; `_SPELLING` has those that
+    differ.
+    """
 
     broker: str = DEFAULT_ADDRESS
     queue: str = ""
@@ -87,7 +107,8 @@ class BrowseOptions(_Options):
         include_headers: adds the column headers.
         min_partitions: at least so many tasks where the rows allow it.
         max_records_per_partition: at most so many rows a task; 0 = no limit.
-        fail_on_data_loss: whether rows that are no longer kept fail the query instead of reading as nothing, with a warning.
+        fail_on_data_loss: whether rows that are no longer kept fail the query instead of reading as nothing,
+            with a warning.
         prefetch_rows: rows that one task has under way at most.
         prefetch_bytes: bytes that one task has under way at most, give or take a batch.
     """
@@ -107,7 +128,10 @@ class BrowseOptions(_Options):
         _Options._check(self)
         for name in ("prefetch_rows", "prefetch_bytes"):
             if getattr(self, name) < 1:
-                raise InvalidOption(f"option {_spelled(name)} is {getattr(self, name)}: at least 1 is needed for anything to flow")
+                raise InvalidOption(
+                    f"option {_spelled(name)} is {getattr(self, name)}: at least 1 is needed for anything "
+                    f"to flow"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +145,8 @@ class SourceOptions(BrowseOptions):
         max_bytes_per_trigger: bytes of one micro-batch, estimated, at least one row; 0 = no limit.
         min_offsets_per_trigger: with fewer rows ready no batch starts before `max_trigger_delay` has gone by.
         max_trigger_delay: milliseconds; suffixes as in "15m".
-        idle_wait_ms: how long the broker may wait for something to become ready before it says that nothing is.
+        idle_wait_ms: how long the broker may wait for something to become ready before it says that nothing
+            is.
     """
 
     consumer: str = ""
@@ -142,16 +167,22 @@ class SourceOptions(BrowseOptions):
             check_client_name(self.consumer, "consumer")
         if self.starting_offsets.lower() != "earliest":
             raise InvalidOption(
-                f"option startingOffsets is {self.starting_offsets!r}: a queue gives each message to one consumer, so a query starts at "
-                "everything that is ready; 'earliest' is the only value (positions to start at exist for topic subscriptions)"
+                f"option startingOffsets is {self.starting_offsets!r}: a queue gives each message to one "
+                f"consumer, so a query starts at "
+                "everything that is ready; 'earliest' is the only value (positions to start at exist for "
+                "topic subscriptions)"
             )
         if 0 < self.max_offsets_per_trigger < self.min_offsets_per_trigger:
             raise InvalidOption(
-                f"option minOffsetsPerTrigger is {self.min_offsets_per_trigger}, above maxOffsetsPerTrigger = "
+                f"option minOffsetsPerTrigger is {self.min_offsets_per_trigger}, above "
+                f"maxOffsetsPerTrigger = "
                 f"{self.max_offsets_per_trigger}: lower the first or raise the second"
             )
         if self.idle_wait_ms > 10_000:
-            raise InvalidOption(f"option idleWaitMs is {self.idle_wait_ms}: more than 10000 ms would hold up the other sources of a query")
+            raise InvalidOption(
+                f"option idleWaitMs is {self.idle_wait_ms}: more than 10000 ms would hold up the other "
+                f"sources of a query"
+            )
 
 
 class ReadOptions(SourceOptions):
@@ -170,10 +201,13 @@ class SinkOptions(_Options):
         window_bytes: sent and not yet receipted bytes of one task.
         linger_ms: how long small batches of one task are gathered into larger ones.
         send_timeout_ms: how long a batch may stay without a receipt before its task fails.
-        route_by_columns: the columns queue and partition say where a row goes; option queue beats column queue.
-        batch_mismatch: what happens when a committed batch comes again with another number of rows: fail, or keep what was committed.
+        route_by_columns: the columns queue and partition say where a row goes; option queue beats column
+            queue.
+        batch_mismatch: what happens when a committed batch comes again with another number of rows: fail, or
+            keep what was committed.
         txn_app_id: batch write only: who writes (idempotent together with txn_version, as in Delta).
-        txn_version: batch write only: a number that grows with each write of this application; -1 = none given.
+        txn_version: batch write only: a number that grows with each write of this application; -1 = none
+            given.
     """
 
     window_bytes: ByteCount = 8 << 20
@@ -195,12 +229,17 @@ class SinkOptions(_Options):
             raise InvalidOption(f"option batchMismatch is {self.batch_mismatch!r}: use 'fail' or 'keep'")
         if bool(self.txn_app_id) != (self.txn_version >= 0):
             missing, there = ("txnVersion", "txnAppId") if self.txn_app_id else ("txnAppId", "txnVersion")
-            raise InvalidOption(f"option {there} is given without {missing}: only both together make a write idempotent")
+            raise InvalidOption(
+                f"option {there} is given without {missing}: only both together make a write idempotent"
+            )
         if self.txn_app_id:
             check_client_name(self.txn_app_id, "txnAppId")
         for name in ("window_bytes", "send_timeout_ms"):
             if getattr(self, name) < 1:
-                raise InvalidOption(f"option {_spelled(name)} is {getattr(self, name)}: at least 1 is needed for anything to flow")
+                raise InvalidOption(
+                    f"option {_spelled(name)} is {getattr(self, name)}: at least 1 is needed for anything "
+                    f"to flow"
+                )
 
 
 def parse_bool(name: str, text: str) -> bool:
@@ -220,7 +259,9 @@ def _parse_size(name: str, text: str) -> int:
     match = _QUANTITY.fullmatch(text.strip().lower())
     if match and match[2] in _SIZE_BYTES and len(match[1]) <= 18:
         return int(match[1]) * _SIZE_BYTES[match[2]]
-    raise InvalidOption(f"option {name} is {text!r}: a number of bytes is needed, such as '268435456' or '256m'")
+    raise InvalidOption(
+        f"option {name} is {text!r}: a number of bytes is needed, such as '268435456' or '256m'"
+    )
 
 
 def _parse_duration(name: str, text: str) -> int:
@@ -247,11 +288,24 @@ def _spelled(field_name: str) -> str:
 def _refuse_unknown(name: str, direction: str, known: list[str]) -> None:
     lower = name.lower()
     if lower in _NOT_YET:
-        raise Unsupported(f"option {name} of format mq: {_NOT_YET[lower]} is not in this version; leave the option out")
+        raise Unsupported(
+            f"option {name} of format mq: {_NOT_YET[lower]} is not in this version; leave the option out"
+        )
     if lower == "path":
-        raise InvalidOption("format mq takes no path: call load(), save() or start() without one and name the queue with option queue")
+        raise InvalidOption(
+            "format mq takes no path: call load(), save() or start() without one and name the queue with "
+            "option queue"
+        )
     if lower == "kafka.bootstrap.servers":
-        raise InvalidOption("option kafka.bootstrap.servers is for Kafka: format mq takes option broker, such as mq://127.0.0.1:7654")
+        raise InvalidOption(
+            "option kafka.bootstrap.servers is for Kafka: format mq takes option broker, such as "
+            "mq://127.0.0.1:7654"
+        )
     close = difflib.get_close_matches(lower, [option.lower() for option in known], n=1)
-    suggestion = next((f"did you mean {option}? " for option in known if close and option.lower() == close[0]), "")
-    raise InvalidOption(f"option {name} is unknown to a {direction} of format mq: {suggestion}It knows {', '.join(sorted(known))}")
+    suggestion = next(
+        (f"did you mean {option}? " for option in known if close and option.lower() == close[0]), ""
+    )
+    raise InvalidOption(
+        f"option {name} is unknown to a {direction} of format mq: {suggestion}It knows "
+        f"{', '.join(sorted(known))}"
+    )

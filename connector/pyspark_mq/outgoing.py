@@ -1,4 +1,6 @@
-"""Rows of a DataFrame on their way to the producer: joined to larger batches, routed, and without the columns that are not sent."""
+"""Rows of a DataFrame on their way to the producer: joined to larger batches, routed, and without the columns
+that are not sent.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ GATHER_ROWS: Final = 65_536
 GATHER_BYTES: Final = 2 << 20
 
 
-def gathered(batches: Iterator[pa.RecordBatch], linger_ms: int, clock: Callable[[], float] = time.monotonic) -> Iterator[pa.RecordBatch]:
-    """Joins neighbours until they have GATHER_ROWS rows or GATHER_BYTES bytes, or the first has waited for `linger_ms`.
+def gathered(
+    batches: Iterator[pa.RecordBatch], linger_ms: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[pa.RecordBatch]:
+    """Joins neighbours until they have GATHER_ROWS rows or GATHER_BYTES bytes, or the first has waited for
+    `linger_ms`.
 
     Time is looked at when a batch comes: a task that waits for its input has nothing else to send.
     """
@@ -45,7 +50,8 @@ def gathered(batches: Iterator[pa.RecordBatch], linger_ms: int, clock: Callable[
 
 
 def routed(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yields (queue, envelope columns) for the rows of a batch; several where rows are routed by the column queue.
+    """Yields (queue, envelope columns) for the rows of a batch; several where rows are routed by the column
+    queue.
 
     Raises:
         InvalidRecords: a row without a queue.
@@ -58,7 +64,8 @@ def routed(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, p
     queues = batch.column(batch.schema.get_field_index("queue"))
     if queues.null_count:
         raise InvalidRecords(
-            f"column queue is null in {queues.null_count} rows, and says where a row goes: fill it, or filter these rows out"
+            f"column queue is null in {queues.null_count} rows, and says where a row goes: fill it, or "
+            f"filter these rows out"
         )
     encoded = queues.dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -72,17 +79,22 @@ def routed(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, p
 def envelope_columns(batch: pa.RecordBatch, with_partition: bool = False) -> pa.RecordBatch:
     """Returns the columns that are sent; with `partition` where the rows may name theirs (null = any).
 
-    Columns in which every row is null are left out: an absent column costs nothing. Types, nulls and values are checked by the producer.
+    Columns in which every row is null are left out: an absent column costs nothing. Types, nulls and values
+        are checked by the producer.
     """
     columns: dict[str, pa.Array] = {}
     for name in batch.schema.names:
         column = batch.column(batch.schema.get_field_index(name))
         if name == "expires_at" and column.null_count < len(column):
             raise Unsupported(
-                "column expires_at has values, and expiry is not in this version: drop the column before writing to format mq"
+                "column expires_at has values, and expiry is not in this version: drop the column before "
+                "writing to format mq"
             )
         if name == "priority":
             column = column.fill_null(PRIORITY_DEFAULT)
-        if name == "value" or ((name in SINK_COLUMNS or (with_partition and name == "partition")) and column.null_count < len(column)):
+        if name == "value" or (
+            (name in SINK_COLUMNS or (with_partition and name == "partition"))
+            and column.null_count < len(column)
+        ):
             columns[name] = column
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,6 +1,8 @@
-"""What was handed to the application and not acknowledged, in the order of its delivery: the memory behind cumulative acknowledgement.
+"""What was handed to the application and not acknowledged, in the order of its delivery: the memory behind
+cumulative acknowledgement.
 
-Exact acknowledgements are only noted here, and taken out when that pays or when somebody asks, a whole array at a time.
+Exact acknowledgements are only noted here, and taken out when that pays or when somebody asks, a whole array
+at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ class Ranges(NamedTuple):
     @classmethod
     def of(cls, offsets: Offsets) -> Ranges:
         """Returns the ranges of offsets in any order, each counted once."""
-        if len(offsets) and offsets[-1] - offsets[0] + 1 == len(offsets) and (len(offsets) == 1 or (np.diff(offsets) == 1).all()):
+        if (
+            len(offsets)
+            and offsets[-1] - offsets[0] + 1 == len(offsets)
+            and (len(offsets) == 1 or (np.diff(offsets) == 1).all())
+        ):
             return cls(offsets[:1], offsets[-1:] + 1)
         return cls.union([cls(offsets, offsets + 1)])
 
@@ -89,7 +95,9 @@ class Outstanding:
                 self._take_out(each)
 
     def up_to(self, partition: int, serial: int, row: int) -> Ranges | None:
-        """Takes out all that was handed over up to and with this row of this delivery, and returns it; None where nothing is left."""
+        """Takes out all that was handed over up to and with this row of this delivery, and returns it; None
+        where nothing is left.
+        """
         self._take_out(partition)
         entries = self._entries.get(partition, deque())
         taken: list[Offsets] = []

@@ -1,7 +1,9 @@
-"""Keys to partitions: murmur2, exactly as Kafka's default partitioner, so that both sides of a migration put a key in the same place.
+"""Keys to partitions: murmur2, exactly as Kafka's default partitioner, so that both sides of a migration put
+a key in the same place.
 
-Source of the rule: org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey (`toPositive(murmur2(key)) % n`).
-Keys are hashed a whole Arrow array at a time: rows of equal key length are stacked into one matrix and hashed by columns of four bytes.
+Source of the rule: org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey
+(`toPositive(murmur2(key)) % n`). Keys are hashed a whole Arrow array at a time: rows of equal key length are
+stacked into one matrix and hashed by columns of four bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The producer: messages and record batches in, receipts out, everything in between asynchronous and bounded."""
+"""The producer: messages and record batches in, receipts out, everything in between asynchronous and
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,28 @@ _CHUNK_ROWS_MIN: Final = 1 << 14
 
 
 class Producer:
-    """Sends to one queue. Thread-safe; what one thread sends stays in order within its partition and priority.
+    """Sends to one queue. Thread-safe; what one thread sends stays in order within its partition and
+    priority.
 
-    Close it, best with a `with` block. One that is forgotten still sends what it has taken, when it is collected (with a ResourceWarning)
-    and, for up to 10 s, when the program ends; but then no error can be raised any more. After a fork the child makes its own.
+    Close it, best with a `with` block. One that is forgotten still sends what it has taken, when it is
+    collected (with a ResourceWarning) and, for up to 10 s, when the program ends; but then no error can be
+    raised any more. After a fork the child makes its own.
 
     Args:
         address: `mq://host:port`, or several to be tried in turn.
         queue: where to; created on first use where the broker allows it.
-        name: stable name for duplicate protection across restarts of the program: `stored` then tells what this name has stored before, and
-            an older instance of the same name is fenced. None = a random identity.
+        name: stable name for duplicate protection across restarts of the program: `stored` then tells what
+            this name has stored before, and an older instance of the same name is fenced. None = a random
+            identity.
         window_bytes: most bytes that may be unanswered, gathering ones included; `send` waits beyond that.
-        linger_ms: how long messages are gathered while others are under way; with nothing under way they leave at once.
+        linger_ms: how long messages are gathered while others are under way; with nothing under way they
+            leave at once.
         batch_rows: most messages of a gathered batch.
         batch_bytes: about the size of a batch on the wire; at most half of the window counts.
         send_timeout: seconds until a message that could not be made durable fails.
         connect_timeout: seconds that the constructor goes on trying where the broker cannot be reached.
-        staged: stage the rows in this set instead of publishing them; no offsets then, and the first error is the last.
+        staged: stage the rows in this set instead of publishing them; no offsets then, and the first error is
+            the last.
         connection: an existing connection to use, left open at close(); `address` is ignored.
 
     Raises:
@@ -71,7 +78,11 @@ class Producer:
         connection: Connection | None = None,
     ) -> None:
         if not queue:
-            given = "" if address == DEFAULT_ADDRESS or "://" in address else f"; {address!r} was given as the address"
+            given = (
+                ""
+                if address == DEFAULT_ADDRESS or "://" in address
+                else f"; {address!r} was given as the address"
+            )
             raise InvalidName(f"the queue is missing: write Producer(queue=...){given}")
         self.queue: Final = check_destination(queue)
         self.name: Final = name if name is None else check_client_name(name, "producer")
@@ -87,11 +98,15 @@ class Producer:
         send_timeout = seconds("send_timeout", send_timeout, 0.001)
         connect_timeout = seconds("connect_timeout", connect_timeout)
         self._window_bytes, self._batch_rows = window_bytes, batch_rows
-        self._batch_bytes = max(1, min(int(batch_bytes), PIECE_BYTES_MAX, int(window_bytes // _BATCHES_IN_WINDOW)))
+        self._batch_bytes = max(
+            1, min(int(batch_bytes), PIECE_BYTES_MAX, int(window_bytes // _BATCHES_IN_WINDOW))
+        )
         opened = connection or Connection(address)
         try:
             window = self._begin(opened, connect_timeout, staged)
-            gathering = Gathering(opened, window, self.queue, self.partitions, window_bytes, linger_ms / 1000, send_timeout)
+            gathering = Gathering(
+                opened, window, self.queue, self.partitions, window_bytes, linger_ms / 1000, send_timeout
+            )
         except BaseException:
             if connection is None:
                 opened.close()
@@ -101,12 +116,15 @@ class Producer:
         self._closed = False
         unclosed.opened(gathering)
 
-    def _begin(self, connection: Connection, connect_timeout: float, staged: produce_pb2.StagedSet | None) -> Window:
+    def _begin(
+        self, connection: Connection, connect_timeout: float, staged: produce_pb2.StagedSet | None
+    ) -> Window:
         request = admin_pb2.DescribeDestinationRequest(name=self.queue, create=True)
         described = connection.call("DescribeDestination", request, retry_timeout=connect_timeout)
         self.partitions: int = len(described.partitions)
         producer_id, epoch = uuid.uuid4().hex, 0
-        #: For a named producer: partition -> (rows that this name has stored in it so far, offset of the last one).
+        #: For a named producer: partition -> (rows that this name has stored in it so far, offset of the last
+        #: one).
         self.stored: dict[int, tuple[int, int]] = {}
         if self.name is not None:
             opening = produce_pb2.OpenProducerRequest(name=self.name, destination=self.queue)
@@ -115,7 +133,8 @@ class Producer:
             self.stored.update({mark.partition: (mark.rows, mark.last_offset) for mark in opened.marks})
         return Window(self.queue, producer_id, epoch, staged, is_named=self.name is not None)
 
-    # -- sending ---------------------------------------------------------------------------------------------------------
+    # -- sending
+    # --------------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -134,7 +153,8 @@ class Producer:
             priority: 0 to 9; higher ones are delivered first.
             headers: names and values, order and repetitions kept.
             partition: instead of the key's.
-            columns: message_id, correlation_id, reply_to, type, trace_context (str) or created_at (datetime with time zone).
+            columns: message_id, correlation_id, reply_to, type, trace_context (str) or created_at (datetime
+                with time zone).
 
         Raises:
             InvalidRecords, LimitExceeded, Unsupported: the message is wrong; nothing was taken.
@@ -171,7 +191,11 @@ class Producer:
             if sparse:
                 for name, content in sparse.items():
                     batch.sparse.setdefault(name, {})[row] = content
-            is_due = batch.bytes >= self._batch_bytes or row + 1 >= self._batch_rows or (row == 0 and gathering.starts(batch))
+            is_due = (
+                batch.bytes >= self._batch_bytes
+                or row + 1 >= self._batch_rows
+                or (row == 0 and gathering.starts(batch))
+            )
         if is_due:
             gathering.flush_open(batch)
         return Receipt(batch.sending, row)
@@ -179,17 +203,23 @@ class Producer:
     def send_batch(self, data: pa.RecordBatch | pa.Table) -> BatchReceipt:
         """Takes a record batch or table and returns its receipt; waits while the window is full.
 
-        Columns: `value` (binary or string), optionally `key`, `priority` (0 to 9), `headers` (list<struct<key, value>> or map),
-        `partition`, message_id, correlation_id, reply_to, type, trace_context, created_at. It is cut into slices as the wire likes.
+        Columns: `value` (binary or string), optionally `key`, `priority` (0 to 9), `headers`
+        (list<struct<key, value>> or map), `partition`, message_id, correlation_id, reply_to, type,
+        trace_context, created_at. It is cut into slices as the wire likes.
 
         Raises:
             InvalidRecords, LimitExceeded, Unsupported: something in it is wrong; nothing of it was taken.
-            SendTimeout: the window stayed full; what had been taken before goes its way, see the note of the error.
+            SendTimeout: the window stayed full; what had been taken before goes its way, see the note of the
+                error.
             ClientClosed: the producer is closed.
         """
         gathering = self._gathering
         # Everything is checked before anything is sent.
-        records = [to_records(chunk, self.partitions).settled(gathering.next_sticky) for chunk in _chunks(data) if chunk.num_rows]
+        records = [
+            to_records(chunk, self.partitions).settled(gathering.next_sticky)
+            for chunk in _chunks(data)
+            if chunk.num_rows
+        ]
         parts = [part for each in records for part in cut(each, self._batch_bytes)]
         sending = Sending(gathering)
         receipt = BatchReceipt(sending, data.num_rows)
@@ -201,7 +231,9 @@ class Producer:
                 # One at a time: serialising all of a large batch first would hold it in memory twice.
                 piece = to_piece(rows, priority_plus_one)
                 with gathering.lock:
-                    outgoing = OutgoingBatch(sending, gathering.next_sticky() if partition < 0 else partition, piece)
+                    outgoing = OutgoingBatch(
+                        sending, gathering.next_sticky() if partition < 0 else partition, piece
+                    )
                     gathering.wait_for_room(outgoing.size)
                     sending.batches.append(outgoing)
                     sending.left += 1
@@ -209,7 +241,9 @@ class Producer:
                 sent_rows += piece.rows
         except MqError as error:
             if sent_rows:
-                error.add_note(f"{sent_rows} of {data.num_rows} rows of this batch had been handed to the wire before")
+                error.add_note(
+                    f"{sent_rows} of {data.num_rows} rows of this batch had been handed to the wire before"
+                )
             raise
         finally:
             with gathering.lock:
@@ -226,7 +260,9 @@ class Producer:
             SendOutcomeUnknown: answers are still missing after `timeout`; ask again.
             MqError: the first failure that no receipt has told yet, with a note of how many there were.
         """
-        errors = [error for sending in self._gathering.flush(timeout) if (error := sending.error()) is not None]
+        errors = [
+            error for sending in self._gathering.flush(timeout) if (error := sending.error()) is not None
+        ]
         if errors:
             if len(errors) > 1:
                 errors[0].add_note(f"{len(errors)} sends to queue {self.queue!r} failed; this is the first")
@@ -258,7 +294,8 @@ class Producer:
             return
         unclosed.collected(self._gathering)
         warnings.warn(
-            f"a producer of queue {self.queue!r} was not closed: what it has taken is sent now, and nobody is told what fails; "
+            f"a producer of queue {self.queue!r} was not closed: what it has taken is sent now, and nobody "
+            f"is told what fails; "
             "use `with Producer(...) as producer:`",
             ResourceWarning,
             source=self,
@@ -268,7 +305,9 @@ class Producer:
     def __enter__(self) -> Producer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -286,4 +325,7 @@ def _chunks(data: object) -> list[pa.RecordBatch]:
         if len(batches) > 1 and data.num_rows < len(batches) * _CHUNK_ROWS_MIN:
             batches = data.combine_chunks().to_batches()
         return batches
-    raise InvalidRecords(f"send_batch takes an Arrow RecordBatch or Table, not {type(data).__name__}: use send() for single messages")
+    raise InvalidRecords(
+        f"send_batch takes an Arrow RecordBatch or Table, not {type(data).__name__}: use send() for single "
+        f"messages"
+    )

@@ -1,7 +1,9 @@
-"""The Publish streams of a connection: each serves many producers, is opened when there is something to send, and healed when it breaks.
+"""The Publish streams of a connection: each serves many producers, is opened when there is something to send,
+and healed when it breaks.
 
-Two threads a stream: gRPC's, which pulls requests (`_requests`), and ours, which reads answers (`_run`). A stream's answers come in the
-order of its requests, so who asked is remembered as a line of producers. Producers that have something to send take turns, a batch each.
+Two threads a stream: gRPC's, which pulls requests (`_requests`), and ours, which reads answers (`_run`). A
+stream's answers come in the order of its requests, so who asked is remembered as a line of producers.
+Producers that have something to send take turns, a batch each.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from pyspark_mq.publishing import NEVER, Publishing, Request
 
 #: More streams would share the work of the broker's threads, but not of this process's one interpreter.
 _STREAMS_MAX: Final = 4
-#: How long the last producer waits, when it leaves, for the broker to end a stream that has nothing left to say.
+#: How long the last producer waits, when it leaves, for the broker to end a stream that has nothing left to
+#: say.
 _LAST_WORDS_S: Final = 1.0
 #: Nothing expires while a Hello is under way: it must not take long.
 _HELLO_TIMEOUT_S: Final = 5.0
@@ -38,7 +41,9 @@ _CHOICE: Final = threading.Lock()
 
 
 def stream_for_one_more(connection: Connection) -> PublishStream:
-    """Returns the stream for a new producer: one of the connection's that nobody uses, a new one while there are few, or the least used."""
+    """Returns the stream for a new producer: one of the connection's that nobody uses, a new one while there
+    are few, or the least used.
+    """
     streams = connection.publish_streams
     with _CHOICE:
         stream = min(streams, key=lambda stream: stream.producers, default=None)
@@ -49,7 +54,8 @@ def stream_for_one_more(connection: Connection) -> PublishStream:
 
 
 class PublishStream:
-    """One stream, and the producers that share it. Everything is guarded by `lock`, theirs too, unless it says otherwise.
+    """One stream, and the producers that share it. Everything is guarded by `lock`, theirs too, unless it
+    says otherwise.
 
     Attributes:
         lock: of the stream and of all its producers.
@@ -73,7 +79,8 @@ class PublishStream:
         self._bug: MqError | None = None
         self._leaving = False  # this process ends: no stream is opened any more
 
-    # -- for producers ---------------------------------------------------------------------------------------------------
+    # -- for producers
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def producers(self) -> int:
@@ -100,25 +107,34 @@ class PublishStream:
             return
         member.reminded_at = at
         if len(self._timers) > 2 * len(self._members) + _STALE_TIMERS_MAX:
-            self._timers = [(each.reminded_at, next(self._order), each) for each in self._members if each.reminded_at != NEVER]
+            self._timers = [
+                (each.reminded_at, next(self._order), each)
+                for each in self._members
+                if each.reminded_at != NEVER
+            ]
             heapq.heapify(self._timers)
         else:
             heapq.heappush(self._timers, (at, next(self._order), member))
         self._work.notify_all()
 
     def linger(self, member: Publishing, due: float) -> None:
-        """With the lock: `member` has rows that are to become batches at that time. A stream is opened for them meanwhile."""
+        """With the lock: `member` has rows that are to become batches at that time. A stream is opened for
+        them meanwhile.
+        """
         self.remind(member, due)
         self.wake(member)
 
     def leave(self, member: Publishing) -> None:
-        """Without the lock: takes a producer off. The last one waits a moment for the stream's orderly end."""
+        """Without the lock: takes a producer off. The last one waits a moment for the stream's orderly
+        end.
+        """
         with self.lock:
             self._members.discard(member)
             is_last = not self._members
             thread, call = self._thread, self._call
             self._work.notify_all()
-        # The sending side has ended the stream; the broker ends it in turn. A broker that does not answer is not waited for.
+        # The sending side has ended the stream; the broker ends it in turn. A broker that does not answer is
+        # not waited for.
         if is_last and thread is not None and thread is not threading.current_thread():
             thread.join(_LAST_WORDS_S)
             if thread.is_alive() and call is not None:
@@ -138,7 +154,8 @@ class PublishStream:
         self._members, self._ready, self._timers, self._asked = set(), deque(), [], deque()
         self._thread, self._call, self.live, self._leaving = None, None, False, True
 
-    # -- the thread ------------------------------------------------------------------------------------------------------
+    # -- the thread
+    # ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="mq-producer", daemon=True)
@@ -233,14 +250,21 @@ class PublishStream:
                 self.remind(member, member.wake_at())
             self._work.notify_all()
         if error is None and unanswered:
-            error = BrokerUnavailable(f"the broker at {self._connection.endpoint} ended the stream with {unanswered} batches unanswered")
+            error = BrokerUnavailable(
+                f"the broker at {self._connection.endpoint} ended the stream with {unanswered} batches "
+                f"unanswered"
+            )
         return error, answers
 
     def _take(self, response: PublishResponse) -> None:
-        """Gives an answer to the producer whose turn it is. One that has left or failed meanwhile wants none."""
+        """Gives an answer to the producer whose turn it is. One that has left or failed meanwhile
+        wants none.
+        """
         with self.lock:
             if not self._asked:
-                raise InternalError(f"the broker answered request {response.request_id}, which nobody made: please report it")
+                raise InternalError(
+                    f"the broker answered request {response.request_id}, which nobody made: please report it"
+                )
             member = self._asked.popleft()
             member.window.trouble = None
             if member.broken is None:
@@ -249,7 +273,9 @@ class PublishStream:
                     self.wake(member)  # a partition that was held may go on
 
     def _pause(self, seconds: float) -> None:
-        """Waits before the next attempt; what becomes too old meanwhile fails, what has lingered becomes batches."""
+        """Waits before the next attempt; what becomes too old meanwhile fails, what has lingered becomes
+        batches.
+        """
         until = time.monotonic() + seconds
         while True:
             with self.lock:
@@ -286,7 +312,8 @@ class PublishStream:
                 member.is_ready = True
                 self._ready.append(member)
 
-    # -- the sending side ------------------------------------------------------------------------------------------------
+    # -- the sending side
+    # ------------------------------------------------------------------------------------------------
 
     def _requests(self, number: int) -> Iterator[bytes]:
         """The requests of stream `number`."""
@@ -311,7 +338,9 @@ class PublishStream:
             raise
 
     def _next(self, now: float) -> tuple[Publishing | None, Request | None]:
-        """Returns the next request and whose it is; a producer without a request has gathered rows that are to become batches."""
+        """Returns the next request and whose it is; a producer without a request has gathered rows that are
+        to become batches.
+        """
         self._fire(now)
         while self._ready:
             member = self._ready.popleft()

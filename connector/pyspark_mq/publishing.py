@@ -1,6 +1,8 @@
-"""What one producer has under way: its window, who waits for what, and how the producer fails. The stream is shared, see `publish_stream`.
+"""What one producer has under way: its window, who waits for what, and how the producer fails. The stream is
+shared, see `publish_stream`.
 
-Callers wait on `progress`, but one that waits for the only batch there is sends it itself (`send_now`): no change of threads on this side.
+Callers wait on `progress`, but one that waits for the only batch there is sends it itself (`send_now`): no
+change of threads on this side.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Lingering(Protocol):
 
 
 class Publishing:
-    """What a producer and its stream share. Everything here is guarded by `lock`, which is the stream's, unless it says otherwise.
+    """What a producer and its stream share. Everything here is guarded by `lock`, which is the stream's,
+    unless it says otherwise.
 
     Attributes:
         progress: for those who wait for room or answers.
@@ -58,7 +61,13 @@ class Publishing:
     """
 
     def __init__(
-        self, connection: Connection, stream: PublishStream, queue: str, window: Window, send_timeout: float, lingering: Lingering
+        self,
+        connection: Connection,
+        stream: PublishStream,
+        queue: str,
+        window: Window,
+        send_timeout: float,
+        lingering: Lingering,
     ) -> None:
         self.window = window
         self.used = 0
@@ -66,7 +75,12 @@ class Publishing:
         self.inherited: ClientClosed | None = None
         self.is_ready = self.is_due = False
         self.reminded_at = NEVER
-        self._connection, self._queue, self._send_timeout, self._lingering = connection, queue, send_timeout, lingering
+        self._connection, self._queue, self._send_timeout, self._lingering = (
+            connection,
+            queue,
+            send_timeout,
+            lingering,
+        )
         self._cluster_id = connection.cluster_id
         self._untold: list[Sending] = []
         self._breaks = 0
@@ -84,7 +98,8 @@ class Publishing:
         self.broken = self.inherited = forks.inherited(f"the producer of queue {self._queue!r}", parent)
         self._untold = []
 
-    # -- with the lock, for the producer ---------------------------------------------------------------------------------
+    # -- with the lock, for the producer
+    # ---------------------------------------------------------------------------------
 
     def enqueue(self, batch: OutgoingBatch) -> None:
         """Takes a batch to be sent."""
@@ -112,12 +127,15 @@ class Publishing:
             sending.asked = True
         return untold
 
-    # -- with the lock, for the stream -----------------------------------------------------------------------------------
+    # -- with the lock, for the stream
+    # -----------------------------------------------------------------------------------
 
     @property
     def wants_stream(self) -> bool:
         """Whether there is something that a stream must be open for."""
-        return self.broken is None and (not (self.window.idle or self._sending_now) or self._lingering.due_at != NEVER)
+        return self.broken is None and (
+            not (self.window.idle or self._sending_now) or self._lingering.due_at != NEVER
+        )
 
     def flush_due_at(self) -> float:
         """When gathered rows are to become batches."""
@@ -128,7 +146,9 @@ class Publishing:
         return min(self.window.wake_at(), self._lingering.due_at) if self.broken is None else NEVER
 
     def next_request(self, now: float, cluster_id: bytes) -> Request | None:
-        """Returns the next request for the stream, which leads to the broker `cluster_id`. What goes wrong fails this producer alone."""
+        """Returns the next request for the stream, which leads to the broker `cluster_id`. What goes wrong
+        fails this producer alone.
+        """
         if self._sending_now or self.broken is not None:
             return None
         try:
@@ -137,13 +157,15 @@ class Publishing:
                 return None
             if cluster_id != self._cluster_id:
                 raise WrongBroker(
-                    f"the broker at {self._connection.endpoint} is another one than this producer of queue {self._queue!r} began with: "
+                    f"the broker at {self._connection.endpoint} is another one than this producer of queue "
+                    f"{self._queue!r} began with: "
                     "make a new producer; what was not confirmed may be stored on the old one"
                 )
             header = self.window.header(batch, self._cluster_id)
             if len(header) > PUBLISH_HEADER_BYTES_MAX:
                 raise LimitExceeded(
-                    f"names and ids of a batch to queue {self._queue!r} take {len(header)} bytes, the limit is {PUBLISH_HEADER_BYTES_MAX}: "
+                    f"names and ids of a batch to queue {self._queue!r} take {len(header)} bytes, the "
+                    f"limit is {PUBLISH_HEADER_BYTES_MAX}: "
                     "choose shorter ones"
                 )
         except Exception as error:
@@ -173,7 +195,8 @@ class Publishing:
             self._settle(self.window.expire(now, self._send_timeout))
 
     def wait(self, left: float | None) -> bool:
-        """Waits, with the lock, up to `left` seconds (None = for ever) for progress, and returns whether there was any.
+        """Waits, with the lock, up to `left` seconds (None = for ever) for progress, and returns whether
+        there was any.
 
         Who waits fails what is too old: a stream cannot while gRPC waits for a window from the other side.
         """
@@ -193,7 +216,9 @@ class Publishing:
     def _fail_told(self, error: Exception) -> None:
         if not isinstance(error, MqError):
             LOG.error("the producer of queue %r failed", self._queue, exc_info=error)
-            error = InternalError(f"the producer of queue {self._queue!r} failed: {error!r}: please report it")
+            error = InternalError(
+                f"the producer of queue {self._queue!r} failed: {error!r}: please report it"
+            )
         self.fail(error)
         self._connection.report(error)
 
@@ -205,7 +230,8 @@ class Publishing:
                 batch.sending = None
         self.progress.notify_all()
 
-    # -- without the lock ------------------------------------------------------------------------------------------------
+    # -- without the lock
+    # ------------------------------------------------------------------------------------------------
 
     def flush_due(self) -> None:
         """Lets rows that have lingered enough become batches."""
@@ -216,7 +242,8 @@ class Publishing:
                 self._fail_told(error)
 
     def send_now(self, sending: Sending, timeout: float | None) -> None:
-        """Sends the batch of `sending` on the caller's thread and takes the answer, if it is the only one there is and has not left yet.
+        """Sends the batch of `sending` on the caller's thread and takes the answer, if it is the only one
+        there is and has not left yet.
 
         What goes wrong is left to the stream, which sends it again.
         """
@@ -267,6 +294,9 @@ class Publishing:
         """Leaves the stream; what is not confirmed by now fails with ClientClosed."""
         with self.lock:
             self.fail(
-                ClientClosed(f"the producer of queue {self._queue!r} was closed before the broker confirmed this: it may be stored or not")
+                ClientClosed(
+                    f"the producer of queue {self._queue!r} was closed before the broker confirmed this: "
+                    f"it may be stored or not"
+                )
             )
         self.stream.leave(self)

@@ -1,7 +1,8 @@
 """Cuts what one micro-batch reads into Spark tasks.
 
-A task costs about 12 ms before it reads a row, so few rows go into one task, and many partitions with few rows each share tasks;
-large ranges are one task per broker partition, or more where `minPartitions` and `maxRecordsPerPartition` say so.
+A task costs about 12 ms before it reads a row, so few rows go into one task, and many partitions with few
+rows each share tasks; large ranges are one task per broker partition, or more where `minPartitions` and
+`maxRecordsPerPartition` say so.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ class Part:
         numbers = self.last - self.first
         pieces = max(1, min(pieces, numbers))
         edges = [self.first + numbers * i // pieces for i in range(pieces + 1)]
-        return [Part(self.partition, first, last, -(-self.rows // pieces), -(-self.bytes // pieces)) for first, last in pairwise(edges)]
+        return [
+            Part(self.partition, first, last, -(-self.rows // pieces), -(-self.bytes // pieces))
+            for first, last in pairwise(edges)
+        ]
 
 
-def plan_tasks(parts: Iterable[Part], min_partitions: int = 0, max_records_per_partition: int = 0) -> list[tuple[Part, ...]]:
-    """Returns the tasks for `parts`, each with the parts that it reads one after the other; parts without rows are left out.
+def plan_tasks(
+    parts: Iterable[Part], min_partitions: int = 0, max_records_per_partition: int = 0
+) -> list[tuple[Part, ...]]:
+    """Returns the tasks for `parts`, each with the parts that it reads one after the other; parts without
+    rows are left out.
 
     Args:
         parts: in the order of their partitions.
@@ -45,7 +52,11 @@ def plan_tasks(parts: Iterable[Part], min_partitions: int = 0, max_records_per_p
     """
     filled = [part for part in parts if part.rows]
     if max_records_per_partition:
-        pieces = [piece for part in filled for piece in part.split(-(-(part.last - part.first) // max_records_per_partition))]
+        pieces = [
+            piece
+            for part in filled
+            for piece in part.split(-(-(part.last - part.first) // max_records_per_partition))
+        ]
         tasks = _group(pieces, max_records_per_partition)
     else:
         pieces = filled

@@ -45,8 +45,8 @@ class RangePartition(InputPartition):
     """What one task reads.
 
     Attributes:
-        parts: (broker partition, first number, number after the last), read one after the other; none where the task only tells the
-            broker who reads the queue in this query.
+        parts: (broker partition, first number, number after the last), read one after the other; none where
+            the task only tells the broker who reads the queue in this query.
         planned_on: name of the host where the driver runs.
         who: the serialised ConsumerRef; empty when browsing.
         browse: handle of the browse view; empty for a consumer.
@@ -60,7 +60,9 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True)
 class Work:
-    """What Spark says a task works for; also writes inside of foreachBatch have it, those under Spark Connect have nothing."""
+    """What Spark says a task works for; also writes inside of foreachBatch have it, those under Spark Connect
+    have nothing.
+    """
 
     query_id: str = ""
     batch_id: int = -1
@@ -80,11 +82,14 @@ class Work:
         )
 
 
-def read_partition(partition: RangePartition, options: BrowseOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    partition: RangePartition, options: BrowseOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
     """Yields the rows of one task as Arrow batches of exactly `schema`.
 
     Raises:
-        DataLost: rows that are no longer kept; with failOnDataLoss=false they read as nothing, with a warning.
+        DataLost: rows that are no longer kept; with failOnDataLoss=false they read as nothing, with a
+            warning.
         BrokerUnavailable: the broker stayed away for FETCH_RETRY_S.
     """
     check_reachable(options.broker, partition.planned_on)
@@ -95,7 +100,8 @@ def read_partition(partition: RangePartition, options: BrowseOptions, schema: St
 
 
 def _join_query(partition: RangePartition, options: BrowseOptions) -> None:
-    """Tells the broker who reads the queue in this query where nothing is to be fetched: a second reader is refused before it has rows.
+    """Tells the broker who reads the queue in this query where nothing is to be fetched: a second reader is
+    refused before it has rows.
 
     Raises:
         SharedRange: another reader of this query has joined before.
@@ -106,7 +112,9 @@ def _join_query(partition: RangePartition, options: BrowseOptions) -> None:
     work = Work.of_this_task()
     if not work.query_id:
         return
-    request = subscribe_pb2.JoinQueryRequest(query_id=work.query_id, batch_id=max(work.batch_id, 0), spark_run_id=work.run_id)
+    request = subscribe_pb2.JoinQueryRequest(
+        query_id=work.query_id, batch_id=max(work.batch_id, 0), spark_run_id=work.run_id
+    )
     request.who.ParseFromString(partition.who)
     Connection.shared(options.broker).call("JoinQuery", request, retry_timeout=FETCH_RETRY_S)
 
@@ -120,17 +128,22 @@ def check_reachable(broker: str, planned_on: str) -> None:
     host = socket.gethostname()
     if host != planned_on and Address.parse(broker).is_loopback:
         raise InvalidOption(
-            f"option broker is {broker!r}, which on this executor's host {host} is not the broker that the driver on {planned_on} means: "
+            f"option broker is {broker!r}, which on this executor's host {host} is not the broker that the "
+            f"driver on {planned_on} means: "
             "give a host name that every executor can reach"
         )
 
 
-def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_parts(
+    partition: RangePartition, options: BrowseOptions, wanted: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     from pyspark_mq.columns import Rows
     from pyspark_mq.connection import Connection
 
     connection = Connection.shared(options.broker)
-    waiting = deque(Fetch(connection, request, options) for request in _requests(partition, options, wanted.names))
+    waiting = deque(
+        Fetch(connection, request, options) for request in _requests(partition, options, wanted.names)
+    )
     running: deque[Fetch] = deque()
     try:
         while waiting or running:
@@ -144,7 +157,11 @@ def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Sc
             except DataLost as lost:
                 if options.fail_on_data_loss:
                     raise
-                warnings.warn(f"failOnDataLoss=false: {lost}; the batch goes on without these rows", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"failOnDataLoss=false: {lost}; the batch goes on without these rows",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             finally:
                 fetch.close()
     finally:
@@ -152,7 +169,9 @@ def _read_parts(partition: RangePartition, options: BrowseOptions, wanted: pa.Sc
             fetch.close()
 
 
-def _requests(partition: RangePartition, options: BrowseOptions, names: list[str]) -> Iterator[subscribe_pb2.OpenFetch]:
+def _requests(
+    partition: RangePartition, options: BrowseOptions, names: list[str]
+) -> Iterator[subscribe_pb2.OpenFetch]:
     from mq_wire.v1 import subscribe_pb2
     from pyspark_mq.columns import envelope_mask
 
@@ -203,7 +222,9 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 class Fetch:
     """One range of one broker partition as a stream with credit, which goes on where it broke off."""
 
-    def __init__(self, connection: Connection, request: subscribe_pb2.OpenFetch, options: BrowseOptions) -> None:
+    def __init__(
+        self, connection: Connection, request: subscribe_pb2.OpenFetch, options: BrowseOptions
+    ) -> None:
         self._connection = connection
         self._request = request
         self._rows_max, self._bytes_max = options.prefetch_rows, options.prefetch_bytes
@@ -215,7 +236,11 @@ class Fetch:
         from mq_wire.v1 import subscribe_pb2
 
         self._outgoing = SimpleQueue()
-        self._outgoing.put(subscribe_pb2.FetchRequest(open=self._request, credit_rows=self._rows_max, credit_bytes=self._bytes_max))
+        self._outgoing.put(
+            subscribe_pb2.FetchRequest(
+                open=self._request, credit_rows=self._rows_max, credit_bytes=self._bytes_max
+            )
+        )
         self._stream = self._connection.stream("Fetch", iter(self._outgoing.get, None))
 
     def close(self) -> None:
@@ -274,4 +299,6 @@ class Fetch:
 
     def _named(self, error: MqError) -> MqError:
         request = self._request
-        return type(error)(f"partition {request.partition}, numbers {request.first} to {request.last}: {error}")
+        return type(error)(
+            f"partition {request.partition}, numbers {request.first} to {request.last}: {error}"
+        )

@@ -22,12 +22,14 @@ class Waiter(Protocol):
 
 
 class Sending:
-    """Rows that were handed over together and become one or more batches on the wire, one per partition or more.
+    """Rows that were handed over together and become one or more batches on the wire, one per partition or
+    more.
 
     Attributes:
         batches: the batches, once the rows have left the accumulator.
         left: batches without an answer; counts the accumulator itself as one.
-        routes: per row, the index of its batch and its row in there; None where all rows are in one batch, in order.
+        routes: per row, the index of its batch and its row in there; None where all rows are in one batch, in
+            order.
         failed: whether a batch was not stored, as far as is known.
         asked: whether somebody has been told of the failure.
     """
@@ -60,7 +62,9 @@ class Sending:
 
 
 class Receipt:
-    """Of one message given to `Producer.send`. `result()` waits until the message is durable and returns this same receipt."""
+    """Of one message given to `Producer.send`. `result()` waits until the message is durable and returns this
+    same receipt.
+    """
 
     __slots__ = ("_row", "_sending")
 
@@ -99,7 +103,9 @@ class Receipt:
 
     @property
     def offset(self) -> int | None:
-        """Offset of the message in its partition; None for staged messages, which get theirs at their commit."""
+        """Offset of the message in its partition; None for staged messages, which get theirs at their
+        commit.
+        """
         self.result()
         batch, place = self._sending.of_row(self._row)
         return None if batch.base_offset is None else batch.base_offset + place
@@ -121,7 +127,9 @@ class Receipt:
 
 
 class BatchReceipt:
-    """Of one record batch or table given to `Producer.send_batch`. `result()` waits until all rows are durable and returns this receipt."""
+    """Of one record batch or table given to `Producer.send_batch`. `result()` waits until all rows are
+    durable and returns this receipt.
+    """
 
     __slots__ = ("_sending", "rows")
 
@@ -133,7 +141,8 @@ class BatchReceipt:
 
         Raises:
             SendOutcomeUnknown: no answer yet; ask again, or see what the producer's send_timeout brings.
-            MqError: the first error of the batches that the rows went out in; `stored` tells which others are durable.
+            MqError: the first error of the batches that the rows went out in; `stored` tells which others are
+                durable.
         """
         sending = self._sending
         if sending.left:
@@ -151,7 +160,9 @@ class BatchReceipt:
 
     @property
     def ranges(self) -> list[tuple[int, int | None, int, int]]:
-        """`(partition, base_offset, rows, duplicates)` of each batch, in the order of the rows; base_offset None while staged."""
+        """`(partition, base_offset, rows, duplicates)` of each batch, in the order of the rows; base_offset
+        None while staged.
+        """
         self.result()
         return self.stored
 
@@ -159,7 +170,11 @@ class BatchReceipt:
     def stored(self) -> list[tuple[int, int | None, int, int]]:
         """As `ranges`, but only what is known to be durable; never waits and never raises."""
         batches = self._sending.batches
-        return [(batch.partition, batch.base_offset, batch.rows, batch.duplicates) for batch in batches if batch.stored]
+        return [
+            (batch.partition, batch.base_offset, batch.rows, batch.duplicates)
+            for batch in batches
+            if batch.stored
+        ]
 
     def __repr__(self) -> str:
         return f"<BatchReceipt rows={self.rows} {'under way' if self._sending.left else self.stored}>"

@@ -1,4 +1,6 @@
-"""Record batches from users, checked and cut into what goes on the wire. All checks come before anything is queued."""
+"""Record batches from users, checked and cut into what goes on the wire. All checks come before anything is
+queued.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ NOT_YET_COLUMNS: Final = frozenset(name for name, bit in envelope.BIT.items() if
 #: Columns that a batch may have: the envelope's and, to choose the partition oneself, `partition`.
 COLUMN_NAMES: Final = (*(name for name in envelope.BIT if name not in NOT_YET_COLUMNS), "partition")
 _TEXT_LIKE: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_BYTES_LIKE: Final = (*_TEXT_LIKE, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_BYTES_LIKE: Final = (
+    *_TEXT_LIKE,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,8 @@ class Records:
 
     Attributes:
         batch: envelope columns in envelope order; no `priority` where all rows have the same.
-        priority_plus_one: 1-10 where all rows have priority 0-9; 0 where the column says, or 4 where there is none.
+        priority_plus_one: 1-10 where all rows have priority 0-9; 0 where the column says, or 4 where there is
+            none.
         partitions: partition of each row, -1 = any; None = any for all.
     """
 
@@ -52,7 +61,8 @@ class Records:
     def settled(self, any_partition: Callable[[], int]) -> Records:
         """Gives rows that may go anywhere one partition, if others of the batch are bound to one.
 
-        As a batch of their own they could overtake, or be overtaken by, bound ones that land in the same partition.
+        As a batch of their own they could overtake, or be overtaken by, bound ones that land in the same
+        partition.
         """
         partitions = self.partitions
         if partitions is None or partitions.min() >= 0 or partitions.max() < 0:
@@ -84,7 +94,8 @@ def to_records(data: pa.RecordBatch, partitions: int) -> Records:
         partitions: how many the destination has.
 
     Raises:
-        InvalidRecords: an unknown, doubled or wrongly typed column; a null value; a priority or partition that does not exist.
+        InvalidRecords: an unknown, doubled or wrongly typed column; a null value; a priority or partition
+            that does not exist.
         Unsupported: a column that this version does not act upon.
         LimitExceeded: too many headers in a row.
     """
@@ -95,13 +106,19 @@ def to_records(data: pa.RecordBatch, partitions: int) -> Records:
         doubled = next(name for name in names if names.count(name) > 1)
         raise InvalidRecords(f"column {doubled!r} is there {names.count(doubled)} times: keep one")
     if "value" not in names:
-        raise InvalidRecords(f"there is no column 'value' among {', '.join(names) or 'no columns'}: rename the one that holds the messages")
+        raise InvalidRecords(
+            f"there is no column 'value' among {', '.join(names) or 'no columns'}: rename the one that "
+            f"holds the messages"
+        )
     columns = {name: data.column(name) for name in names}
     priority_plus_one, priority = _priorities(columns.pop("priority", None))
     wanted = _wanted_partitions(columns.pop("partition", None), partitions)
     converted = {name: _convert(name, column) for name, column in columns.items()}
     if converted["value"].null_count:
-        raise InvalidRecords(f"column 'value' has {converted['value'].null_count} null values: every message needs one; use an empty one")
+        raise InvalidRecords(
+            f"column 'value' has {converted['value'].null_count} null values: every message needs one; use "
+            f"an empty one"
+        )
     if "headers" in converted:
         _check_headers(converted["headers"])
     if priority is not None:
@@ -134,7 +151,9 @@ def _priorities(column: pa.Array | None) -> tuple[int, pa.Array | None]:
     if not pa.types.is_integer(column.type):
         raise InvalidRecords(f"column 'priority' is {column.type}, not an integer: cast it to int8")
     if column.null_count:
-        raise InvalidRecords(f"column 'priority' has {column.null_count} null values: fill them, such as with 4")
+        raise InvalidRecords(
+            f"column 'priority' has {column.null_count} null values: fill them, such as with 4"
+        )
     low, high = pc.min_max(column).as_py().values()
     if low < 0 or high >= PRIORITIES:
         raise InvalidRecords(f"priority {low if low < 0 else high} is outside 0 to {PRIORITIES - 1}")
@@ -150,11 +169,15 @@ def _wanted_partitions(column: pa.Array | None, partitions: int) -> NDArray[np.i
     if low is None:
         return None
     if low < 0 or high >= partitions:
-        raise InvalidRecords(f"partition {low if low < 0 else high} is not one of this queue's 0 to {partitions - 1}")
+        raise InvalidRecords(
+            f"partition {low if low < 0 else high} is not one of this queue's 0 to {partitions - 1}"
+        )
     return np.asarray(column.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
 
 
-def partitions_for(keys: pa.Array | None, wanted: NDArray[np.int32] | None, partitions: int) -> NDArray[np.int32] | None:
+def partitions_for(
+    keys: pa.Array | None, wanted: NDArray[np.int32] | None, partitions: int
+) -> NDArray[np.int32] | None:
     """Returns the partition of each row: the one wanted, else the key's, else -1; None = -1 for all."""
     if keys is None or keys.null_count == len(keys):
         return wanted
@@ -190,21 +213,28 @@ def _convert(name: str, column: pa.Array) -> pa.Array:
         return _headers(column) if name == "headers" else column.cast(target)
     except pa.ArrowException as error:
         raise InvalidRecords(
-            f"column {name!r} of type {column.type} cannot be sent as {target}: {error}: cast it, or send smaller batches"
+            f"column {name!r} of type {column.type} cannot be sent as {target}: {error}: cast it, or send "
+            f"smaller batches"
         ) from None
 
 
 def _headers(column: pa.Array) -> pa.Array:
-    """Returns maps, or lists of structs of two fields named otherwise or typed otherwise, as the envelope's headers."""
+    """Returns maps, or lists of structs of two fields named otherwise or typed otherwise, as the envelope's
+    headers.
+    """
     if pa.types.is_map(column.type):
         keys, values = column.keys, column.items
     else:
         pairs = column.values
         if not pa.types.is_struct(pairs.type) or pairs.type.num_fields != 2:
-            raise InvalidRecords(f"column 'headers' is {column.type}, not list<struct<key, value>> or map: cast it")
+            raise InvalidRecords(
+                f"column 'headers' is {column.type}, not list<struct<key, value>> or map: cast it"
+            )
         keys, values = pairs.field("key"), pairs.field("value")
     pair = envelope.HEADERS_TYPE.value_type
-    structs = pa.StructArray.from_arrays([keys.cast(pa.string()), values.cast(pa.binary())], fields=[pair.field(0), pair.field(1)])
+    structs = pa.StructArray.from_arrays(
+        [keys.cast(pa.string()), values.cast(pa.binary())], fields=[pair.field(0), pair.field(1)]
+    )
     mask = column.is_null() if column.null_count else None
     offsets = column.offsets.cast(pa.int32())
     if mask is not None and column.offset:
@@ -222,7 +252,8 @@ def _check_headers(column: pa.Array) -> None:
         raise InvalidRecords(f"column 'headers' has {keys.null_count} null names: every header needs one")
     if pc.any(pc.starts_with(keys, RESERVED_HEADER_PREFIX)).as_py():
         raise InvalidRecords(
-            f"column 'headers' has names that begin with {RESERVED_HEADER_PREFIX!r}: they belong to the broker, choose others"
+            f"column 'headers' has names that begin with {RESERVED_HEADER_PREFIX!r}: they belong to the "
+            f"broker, choose others"
         )
 
 
@@ -237,7 +268,8 @@ def check_message(value_bytes: int, message_bytes: int) -> None:
     """
     if value_bytes > VALUE_BYTES_MAX or message_bytes > MESSAGE_BYTES_MAX:
         raise LimitExceeded(
-            f"a message of {message_bytes} bytes, {value_bytes} of them its value, is over the limit of {MESSAGE_BYTES_MAX} with key and "
+            f"a message of {message_bytes} bytes, {value_bytes} of them its value, is over the limit of "
+            f"{MESSAGE_BYTES_MAX} with key and "
             f"headers, {VALUE_BYTES_MAX} for the value: store it elsewhere and send a reference"
         )
 
@@ -264,7 +296,9 @@ def slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
         return
     if rows == 1:
         if size > VALUE_BYTES_MAX:
-            check_message(_bytes_of(batch.column("value")), sum(_bytes_of(column) for column in batch.columns))
+            check_message(
+                _bytes_of(batch.column("value")), sum(_bytes_of(column) for column in batch.columns)
+            )
         yield batch
         return
     parts = max(2, -(-size // bytes_max), -(-rows // RECORDS_ROWS_MAX))
@@ -274,7 +308,9 @@ def slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def to_piece(batch: pa.RecordBatch, priority_plus_one: int) -> Piece:
-    """Serialises rows for the wire. Columns without any value in these rows stay away; a priority that all share becomes a number."""
+    """Serialises rows for the wire. Columns without any value in these rows stay away; a priority that all
+    share becomes a number.
+    """
     named = zip(batch.schema.names, batch.columns, strict=True)
     dropped = [name for name, column in named if name != "value" and column.null_count == batch.num_rows]
     if "priority" in batch.schema.names:
@@ -285,11 +321,15 @@ def to_piece(batch: pa.RecordBatch, priority_plus_one: int) -> Piece:
     if dropped:
         batch = batch.select([name for name in batch.schema.names if name not in dropped])
     records = envelope.encode(batch)
-    return Piece(batch.num_rows, envelope.columns_of(batch.schema), priority_plus_one, records, crc32(records))
+    return Piece(
+        batch.num_rows, envelope.columns_of(batch.schema), priority_plus_one, records, crc32(records)
+    )
 
 
 def by_partition(records: Records) -> Iterator[tuple[int, NDArray[np.int64] | None, pa.RecordBatch]]:
-    """Yields (partition, row numbers, rows) for each partition that rows go to; partition -1 = any, row numbers None = all rows."""
+    """Yields (partition, row numbers, rows) for each partition that rows go to; partition -1 = any, row
+    numbers None = all rows.
+    """
     if records.partitions is None:
         yield -1, None, records.batch
         return
@@ -304,7 +344,9 @@ def by_partition(records: Records) -> Iterator[tuple[int, NDArray[np.int64] | No
 
 
 def cut(records: Records, bytes_max: int) -> Iterator[tuple[int, pa.RecordBatch, int]]:
-    """Yields (partition, rows, priority_plus_one) of each piece of about `bytes_max` bytes; partition -1 = any."""
+    """Yields (partition, rows, priority_plus_one) of each piece of about `bytes_max` bytes; partition -1 =
+    any.
+    """
     for partition, _, rows in by_partition(records):
         for piece in slices(rows, bytes_max):
             yield partition, piece, records.priority_plus_one

@@ -1,4 +1,6 @@
-"""A run: one start of a streaming query, held open at the broker by a stream that lives as long as this process."""
+"""A run: one start of a streaming query, held open at the broker by a stream that lives as long as this
+process.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from pyspark_mq import forks
 from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
 from pyspark_mq.log import LOG
 
-#: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that fails needs a person.
+#: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that
+#: fails needs a person.
 SOURCE_RETRY_S: Final = 60.0
-#: The same before the broker was ever reached: then the address is more likely to be wrong than the broker to be restarting.
+#: The same before the broker was ever reached: then the address is more likely to be wrong than the broker to
+#: be restarting.
 FIRST_CONTACT_S: Final = 10.0
 
 
@@ -36,8 +40,8 @@ def patience_s(connection: Connection) -> float:
 class Run:
     """Takes a run number and keeps it, over broken connections too.
 
-    The broker returns what the run planned and nobody read once the stream is gone, so nothing has to be cleaned up when Spark kills
-    the process, which is how most queries stop.
+    The broker returns what the run planned and nobody read once the stream is gone, so nothing has to be
+    cleaned up when Spark kills the process, which is how most queries stop.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -76,7 +80,8 @@ class Run:
         timeout = patience_s(self._connection)
         if not self._held.wait(timeout):
             raise BrokerUnavailable(
-                f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq broker`, or correct option broker"
+                f"no broker answered at {self._connection.address} for {timeout:g} s: start it with `mq "
+                f"broker`, or correct option broker"
             )
         if self._error is not None:
             raise self._error
@@ -110,7 +115,8 @@ class Run:
                 # Asked here as well: older brokers do not look at what the request says.
                 if self._number and cluster_id != self._cluster_id:
                     raise WrongBroker(
-                        f"another broker stands at {endpoint}: run {self._number} was taken from {self._cluster_id.hex()}, "
+                        f"another broker stands at {endpoint}: run {self._number} was taken from "
+                        f"{self._cluster_id.hex()}, "
                         f"this is {cluster_id.hex()}: correct the address, or start with a new checkpoint"
                     )
                 request = subscribe_pb2.HoldRunRequest(run=self._number, cluster_id=cluster_id)

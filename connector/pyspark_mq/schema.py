@@ -1,7 +1,7 @@
 """Columns of the Spark source, and what the sink takes for which envelope column.
 
-Spark checks neither the schema that a user gives a source nor the one of the DataFrame that goes into a sink, so both are checked
-here, when the query starts.
+Spark checks neither the schema that a user gives a source nor the one of the DataFrame that goes into a sink,
+so both are checked here, when the query starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _HEADERS_DDL: Final = "array<struct<key: string, value: binary>>"
 
-#: Columns of the source in the order of the schema that a user gets without asking: a checkpoint lives with it, so it stays.
+#: Columns of the source in the order of the schema that a user gets without asking: a checkpoint lives with
+#: it, so it stays.
 _DEFAULT_COLUMNS: Final[dict[str, str]] = {
     "key": "binary",
     "value": "binary",
@@ -43,7 +44,9 @@ SOURCE_COLUMNS: Final[dict[str, str]] = _DEFAULT_COLUMNS | {
     "created_at": "timestamp",
 }
 #: Columns that have a value in every row; a user's schema may call them NOT NULL.
-_NEVER_NULL: Final = frozenset({"value", "queue", "partition", "offset", "timestamp", "priority", "delivery_count"})
+_NEVER_NULL: Final = frozenset(
+    {"value", "queue", "partition", "offset", "timestamp", "priority", "delivery_count"}
+)
 
 _BYTES: Final = ("binary", "string")
 _INTEGERS: Final = ("int", "smallint", "tinyint", "bigint")
@@ -64,19 +67,27 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 ROUTING_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"queue": ("string",), "partition": _INTEGERS}
 _NOT_YET: Final = ("expires_at", "deliver_at", "group_id", "persistent")
 #: What a row from our source brings along and the sink gives anew.
-_FROM_SOURCE_ONLY: Final = frozenset({"queue", "partition", "offset", "timestamp", "delivery_count", "producer", "sequence", "delivery"})
+_FROM_SOURCE_ONLY: Final = frozenset(
+    {"queue", "partition", "offset", "timestamp", "delivery_count", "producer", "sequence", "delivery"}
+)
 
 
 def source_ddl(include_headers: bool) -> str:
-    """Returns the source's schema, where the user gives none, as DDL text (a planner process has no session that could parse it)."""
-    return ", ".join(f"{name} {ddl}" for name, ddl in _DEFAULT_COLUMNS.items() if include_headers or name != "headers")
+    """Returns the source's schema, where the user gives none, as DDL text (a planner process has no session
+    that could parse it).
+    """
+    return ", ".join(
+        f"{name} {ddl}" for name, ddl in _DEFAULT_COLUMNS.items() if include_headers or name != "headers"
+    )
 
 
 def check_source_schema(schema: StructType) -> None:
-    """Checks the columns that a user picked with `.schema(...)`: any of SOURCE_COLUMNS in any order, with exactly these types.
+    """Checks the columns that a user picked with `.schema(...)`: any of SOURCE_COLUMNS in any order, with
+    exactly these types.
 
     Raises:
-        InvalidRecords: another column, another type, a column twice, none at all, or NOT NULL where nulls occur.
+        InvalidRecords: another column, another type, a column twice, none at all, or NOT NULL where nulls
+            occur.
     """
     problems = []
     seen: set[str] = set()
@@ -84,7 +95,10 @@ def check_source_schema(schema: StructType) -> None:
         if field.name not in SOURCE_COLUMNS:
             problems.append(f"column {field.name} does not exist{_suggestion(field.name, SOURCE_COLUMNS)}")
         elif not _is(field.dataType, SOURCE_COLUMNS[field.name]):
-            problems.append(f"column {field.name} is {field.dataType.simpleString()}, and must be {SOURCE_COLUMNS[field.name]}")
+            problems.append(
+                f"column {field.name} is {field.dataType.simpleString()}, and must be "
+                f"{SOURCE_COLUMNS[field.name]}"
+            )
         elif not field.nullable and field.name not in _NEVER_NULL:
             problems.append(f"column {field.name} is NOT NULL, but a message may have none")
         if field.name in seen:
@@ -94,7 +108,9 @@ def check_source_schema(schema: StructType) -> None:
         problems.append("it has no columns")
     if problems:
         known = ", ".join(f"{name} {ddl}" for name, ddl in SOURCE_COLUMNS.items())
-        raise InvalidRecords(f"the schema given to format mq does not fit: {'; '.join(problems)}. Pick from: {known}")
+        raise InvalidRecords(
+            f"the schema given to format mq does not fit: {'; '.join(problems)}. Pick from: {known}"
+        )
 
 
 def check_sink_schema(schema: StructType, queue: str, route_by_columns: bool) -> None:
@@ -108,7 +124,9 @@ def check_sink_schema(schema: StructType, queue: str, route_by_columns: bool) ->
     fields = {field.name: field for field in schema.fields}
     if len(fields) < len(schema.fields):
         names = [field.name for field in schema.fields]
-        problems.append(f"columns {sorted({name for name in names if names.count(name) > 1})} are there twice")
+        problems.append(
+            f"columns {sorted({name for name in names if names.count(name) > 1})} are there twice"
+        )
     if "value" not in fields:
         problems.append("column value is missing: it is the message, string or binary")
     for name in fields.keys() & set(_NOT_YET):
@@ -119,20 +137,25 @@ def check_sink_schema(schema: StructType, queue: str, route_by_columns: bool) ->
         wanted = SINK_COLUMNS.get(name) or (ROUTING_COLUMNS.get(name) if route_by_columns else None)
         if wanted is not None:
             if not any(_is(field.dataType, ddl) for ddl in wanted):
-                problems.append(f"column {name} is {field.dataType.simpleString()}, and must be {' or '.join(wanted)}")
+                problems.append(
+                    f"column {name} is {field.dataType.simpleString()}, and must be {' or '.join(wanted)}"
+                )
         elif name not in _FROM_SOURCE_ONLY and name not in _NOT_YET:
             problems.append(f"column {name} is unknown{_suggestion(name, [*SINK_COLUMNS, *ROUTING_COLUMNS])}")
     if not queue and "queue" not in fields:
         problems.append("there is neither option queue nor a column queue to route by")
     if problems:
         raise InvalidRecords(
-            f"these columns cannot be written to format mq: {'; '.join(problems)}. It takes {', '.join(SINK_COLUMNS)}"
+            f"these columns cannot be written to format mq: {'; '.join(problems)}. It takes "
+            f"{', '.join(SINK_COLUMNS)}"
             " (queue and partition with option routeByColumns=true)"
         )
 
 
 def _is(actual: DataType, ddl: str) -> bool:
-    """Whether a Spark type is the one that `ddl` names; nullability inside of headers does not count, collations do not either."""
+    """Whether a Spark type is the one that `ddl` names; nullability inside of headers does not count,
+    collations do not either.
+    """
     name = actual.simpleString()
     if ddl.startswith("array<"):
         return name == "array<struct<key:string,value:binary>>"

@@ -1,9 +1,12 @@
 """The sinks: tasks stage rows durably and invisibly, the driver makes them visible in one step.
 
-    task:    write()   rows -> a staged set under a fresh random token -> commit message (token, rows, whose batch it is)
-    driver:  commit()  the tokens of exactly the tasks that Spark chose -> one turn of the broker -> visible, with offsets
+    task:    write()   rows -> a staged set under a fresh random token -> commit message (token, rows, whose
+        batch it is)
+    driver:  commit()  the tokens of exactly the tasks that Spark chose -> one turn of the broker -> visible,
+        with offsets
 
-A token is random because nothing that Spark hands a task names one write() call: after a driver restart attempts begin at 0 again.
+A token is random because nothing that Spark hands a task names one write() call: after a driver restart
+attempts begin at 0 again.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
 #: How long the driver goes on trying to commit while the broker is away.
 COMMIT_RETRY_S: Final = 60.0
-#: Discarding and forgetting are courtesies: sets that nobody commits, and markers that nobody asks for, end by themselves.
+#: Discarding and forgetting are courtesies: sets that nobody commits, and markers that nobody asks for, end
+#: by themselves.
 COURTESY_RETRY_S: Final = 2.0
 
 
@@ -35,7 +39,8 @@ class StagedRows(WriterCommitMessage):
 
     Attributes:
         token: name of the set, 16 random bytes; there is no such set where rows is 0.
-        query_id: the streaming query that the write works for, also inside of foreachBatch; empty where Spark does not tell.
+        query_id: the streaming query that the write works for, also inside of foreachBatch; empty where Spark
+            does not tell.
         run_id: Spark's run of that query, for the broker's records.
     """
 
@@ -47,7 +52,9 @@ class StagedRows(WriterCommitMessage):
 
 
 class MqStreamWriter(DataSourceStreamArrowWriter):
-    """Exactly-once sink of one streaming query. Spark makes a new one for each micro-batch, and another that only commits."""
+    """Exactly-once sink of one streaming query. Spark makes a new one for each micro-batch, and another that
+    only commits.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = _without_transaction(options)
@@ -56,7 +63,9 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
         self._epoch = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Takes the batch's epoch when Spark pickles the writer for its tasks: the one that only commits is never pickled."""
+        """Takes the batch's epoch when Spark pickles the writer for its tasks: the one that only commits is
+        never pickled.
+        """
         if not self._epoch:
             import socket
 
@@ -74,7 +83,8 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
         work = Work.of_this_task()
         if not work.query_id or work.batch_id < 0:
             raise Unsupported(
-                "Spark does not say for which query and batch this task writes, and exactly once needs both: please report it"
+                "Spark does not say for which query and batch this task writes, and exactly once needs "
+                "both: please report it"
             )
         return stage(
             iterator,
@@ -89,17 +99,24 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the batch visible; the same batch again is a no-op, even where the first answer was lost."""
         if messages and not any(messages):
-            # Spark only logs this, as "Ignoring error", and the query stays active: nothing that it asks of a sink before tells it apart.
+            # Spark only logs this, as "Ignoring error", and the query stays active: nothing that it asks of a
+            # sink before tells it apart.
             raise Unsupported(
-                f"nothing was written in epoch {batchId}: with trigger(continuous=...) Spark never calls the tasks of a Python sink, and "
-                "the query goes on without writing. Stop it and use trigger(processingTime=...) or trigger(availableNow=True)"
+                f"nothing was written in epoch {batchId}: with trigger(continuous=...) Spark never calls "
+                f"the tasks of a Python sink, and "
+                "the query goes on without writing. Stop it and use trigger(processingTime=...) or "
+                "trigger(availableNow=True)"
             )
         staged = _all_of(messages)
         if not staged:
             # Spark runs at least one task, also for an empty batch.
-            raise StagedSetUnknown(f"batch {batchId} comes to commit without a word from any task: restart the query")
+            raise StagedSetUnknown(
+                f"batch {batchId} comes to commit without a word from any task: restart the query"
+            )
         first = staged[0]
-        commit_staged(self._options, staged, owner=f"query:{first.query_id}", version=batchId, run_id=first.run_id)
+        commit_staged(
+            self._options, staged, owner=f"query:{first.query_id}", version=batchId, run_id=first.run_id
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Throws away what the tasks have staged, as far as they told."""
@@ -131,7 +148,9 @@ class MqBatchWriter(DataSourceArrowWriter):
         return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same query and batch."""
+        """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same
+        query and batch.
+        """
         from pyspark_mq.reader import Work
         from pyspark_mq.staging import stage
 
@@ -143,16 +162,19 @@ class MqBatchWriter(DataSourceArrowWriter):
         if options.txn_app_id:
             commit_staged(options, staged, owner=f"app:{options.txn_app_id}", version=options.txn_version)
         elif any(message.rows for message in staged):
-            # A marker of its own makes the commit safe to repeat when its answer is lost; nobody asks for it again.
+            # A marker of its own makes the commit safe to repeat when its answer is lost; nobody asks for it
+            # again.
             owner = f"write:{uuid.uuid4()}"
             try:
                 commit_staged(options, staged, owner=owner, version=0)
             except (BrokerUnavailable, StorageFailed) as error:
                 raise type(error)(
-                    f"{error}. Whether the rows of this write became visible is not known: look into the queue before writing them again. "
+                    f"{error}. Whether the rows of this write became visible is not known: look into the "
+                    f"queue before writing them again. "
                     "With txnAppId and txnVersion a write can be repeated safely"
                 ) from None
-            # The rows are visible: whatever happens now, the write has succeeded, and one that seemed to fail would be repeated.
+            # The rows are visible: whatever happens now, the write has succeeded, and one that seemed to fail
+            # would be repeated.
             with suppress(MqError):
                 forget_marker(options, owner)
 
@@ -161,7 +183,9 @@ class MqBatchWriter(DataSourceArrowWriter):
         discard_staged(self._options, messages)
 
 
-def commit_staged(options: SinkOptions, staged: Sequence[StagedRows], *, owner: str, version: int, run_id: str = "") -> None:
+def commit_staged(
+    options: SinkOptions, staged: Sequence[StagedRows], *, owner: str, version: int, run_id: str = ""
+) -> None:
     """Commits exactly these sets, in one step, once.
 
     Args:
@@ -193,11 +217,15 @@ def forget_marker(options: SinkOptions, owner: str) -> None:
     from pyspark_mq.connection import Connection
 
     request = produce_pb2.ForgetMarkerRequest(owner=owner, target=options.queue)
-    Connection.shared(options.broker).call("ForgetMarker", request, timeout=COURTESY_RETRY_S, retry_timeout=COURTESY_RETRY_S)
+    Connection.shared(options.broker).call(
+        "ForgetMarker", request, timeout=COURTESY_RETRY_S, retry_timeout=COURTESY_RETRY_S
+    )
 
 
 def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
-    """Throws away the sets of an aborted write. A set that was committed after all is sealed, and the broker leaves it alone."""
+    """Throws away the sets of an aborted write. A set that was committed after all is sealed, and the broker
+    leaves it alone.
+    """
     from mq_wire.v1 import produce_pb2
     from pyspark_mq.connection import Connection
 
@@ -208,7 +236,9 @@ def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage 
 
 
 def _first_call(options: SinkOptions, method: str, request: Any) -> Any:
-    """The driver's first call of a write: where the broker is absent, it fails as fast as a read, before tasks wait."""
+    """The driver's first call of a write: where the broker is absent, it fails as fast as a read, before
+    tasks wait.
+    """
     from pyspark_mq.connection import Connection
     from pyspark_mq.run import patience_s
 
@@ -220,7 +250,10 @@ def _all_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
     staged = [message for message in messages if isinstance(message, StagedRows)]
     if len(staged) < len(messages):
         silent = len(messages) - len(staged)
-        raise DataLost(f"{silent} of {len(messages)} tasks sent no commit message: nothing is committed, run the write again")
+        raise DataLost(
+            f"{silent} of {len(messages)} tasks sent no commit message: nothing is committed, run the "
+            f"write again"
+        )
     return staged
 
 

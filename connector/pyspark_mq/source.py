@@ -1,7 +1,8 @@
 """The streaming source, driver side: plans micro-batches and acknowledges them.
 
-Spark's stream offsets are delivery numbers. What is asked in which order, and what a restart repeats, is told in ARCHITECTURE.md;
-the rule that everything here follows: the broker and the checkpoint hold all state, this object none that matters.
+Spark's stream offsets are delivery numbers. What is asked in which order, and what a restart repeats, is told
+in ARCHITECTURE.md; the rule that everything here follows: the broker and the checkpoint hold all state, this
+object none that matters.
 """
 
 from __future__ import annotations
@@ -59,10 +60,13 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._created = False
         self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
-        self._available_below: dict[int, int] | None = None  # AvailableNow: log offsets to stop at, by partition
+        self._available_below: dict[int, int] | None = (
+            None  # AvailableNow: log offsets to stop at, by partition
+        )
         self._last_batch_s: float | None = None  # monotonic
 
-    # -- planning --------------------------------------------------------------------------------------------------------
+    # -- planning
+    # --------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Returns a constant: Spark asks several times, and again on a restart with batch 0 unfinished."""
@@ -73,14 +77,21 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes where the query ends: at what is in the queue now. A queue that does not exist has nothing, now and for this query."""
+        """Fixes where the query ends: at what is in the queue now. A queue that does not exist has nothing,
+        now and for this query.
+        """
         from mq_wire.v1 import admin_pb2
 
-        destination = self._call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue))
-        self._available_below = {partition.partition: partition.end_offset for partition in destination.partitions}
+        destination = self._call(
+            "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue)
+        )
+        self._available_below = {
+            partition.partition: partition.end_offset for partition in destination.partitions
+        }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Acknowledges what lies before `start` (Spark has it in its checkpoint) and returns the end of the next batch.
+        """Acknowledges what lies before `start` (Spark has it in its checkpoint) and returns the end of the
+        next batch.
 
         With nothing ready `start` itself comes back: Spark compares offsets as text.
         """
@@ -146,7 +157,11 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if isinstance(limit, ReadAllAvailable):  # Trigger.Once: the user asked for everything
             return 0, 0, 0
-        max_rows, max_bytes, min_rows = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
+        max_rows, max_bytes, min_rows = (
+            options.max_offsets_per_trigger,
+            options.max_bytes_per_trigger,
+            options.min_offsets_per_trigger,
+        )
         if isinstance(limit, ReadMaxRows):
             max_rows = limit.max_rows
         elif isinstance(limit, ReadMaxBytes):
@@ -155,14 +170,16 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_rows = limit.min_rows
         if not min_rows or self._available_below is not None:
             return max_rows, max_bytes, 0
-        # As in Kafka's connector: the first trigger does not wait, and each delay that has gone by starts anew.
+        # As in Kafka's connector: the first trigger does not wait, and each delay that has gone by starts
+        # anew.
         now_s = time.monotonic()
         if self._last_batch_s is None or (now_s - self._last_batch_s) * 1000 >= options.max_trigger_delay:
             self._last_batch_s = now_s
             min_rows = 0
         return max_rows, max_bytes, min_rows
 
-    # -- one batch -------------------------------------------------------------------------------------------------------
+    # -- one batch
+    # -------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Opens the range for this run, which freezes what is delivered, and cuts it into tasks."""
@@ -186,13 +203,17 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.initial and not tasks:
             return self._probe(who)
         host, named = socket.gethostname(), who.SerializeToString()
-        return [RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named) for task in tasks]
+        return [
+            RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named)
+            for task in tasks
+        ]
 
     def _probe(self, who: subscribe_pb2.ConsumerRef) -> Sequence[InputPartition]:
         """Returns the task of a first batch that reads nothing: it says who reads this queue in the query.
 
-        Tasks with rows say so with each fetch. Two readers of one queue, of whom one got all rows of the first batch, would only be
-        found when both get some, and then rows of the batches before are lost to one of them.
+        Tasks with rows say so with each fetch. Two readers of one queue, of whom one got all rows of the
+        first batch, would only be found when both get some, and then rows of the batches before are lost to
+        one of them.
         """
         from mq_wire.limits import PROTOCOL_VERSION
         from mq_wire.v1 import admin_pb2
@@ -206,8 +227,10 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn_of_loss(self) -> None:
         warnings.warn(
-            f"failOnDataLoss=false: queue {self._options.queue!r} no longer keeps some of the rows that the checkpoint asks for: they were "
-            "acknowledged, or their bytes on the broker's disk are damaged; the query goes on with what is kept",
+            f"failOnDataLoss=false: queue {self._options.queue!r} no longer keeps some of the rows that "
+            f"the checkpoint asks for: they were "
+            "acknowledged, or their bytes on the broker's disk are damaged; the query goes on with what is "
+            "kept",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -224,14 +247,18 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = self._read_offsets(end)
         if not offsets.initial and end != self._acknowledged:
             positions = common_pb2.Positions(next=dict(offsets.positions))
-            self._call("AcknowledgeRange", subscribe_pb2.AcknowledgeRangeRequest(who=self._who(offsets), end=positions))
+            self._call(
+                "AcknowledgeRange",
+                subscribe_pb2.AcknowledgeRangeRequest(who=self._who(offsets), end=positions),
+            )
 
     def stop(self) -> None:
         """Ends the run. Spark does not always call this; the end of the process does the same."""
         if self._run is not None:
             self._run.close()
 
-    # -- the broker ------------------------------------------------------------------------------------------------------
+    # -- the broker
+    # ------------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, request: Any) -> Any:
         from pyspark_mq.connection import Connection
@@ -253,7 +280,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             number = self._hold_run()
         return subscribe_pb2.ConsumerRef(
             destination=self._options.queue,
-            # Before there are offsets the run says which broker is meant: its number is somebody else's at another one.
+            # Before there are offsets the run says which broker is meant: its number is somebody else's at
+            # another one.
             cluster_id=offsets.cluster_id or self._cluster_id,
             destination_id=offsets.destination_id,
             consumer=self._options.consumer,
@@ -279,12 +307,15 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = Connection.shared(self._options.broker).cluster_id
         if there != offsets.cluster_id:
             raise WrongBroker(
-                f"the checkpoint belongs to broker {offsets.cluster_id.hex()}, and at {self._options.broker} is {there.hex()}: correct "
+                f"the checkpoint belongs to broker {offsets.cluster_id.hex()}, and at "
+                f"{self._options.broker} is {there.hex()}: correct "
                 "option broker, or start with another checkpoint"
             ) from cause
 
     def _begin_anew(self) -> None:
-        """Takes a run of the broker that is at the address now: this reader has nothing yet that belongs to another one."""
+        """Takes a run of the broker that is at the address now: this reader has nothing yet that belongs to
+        another one.
+        """
         if self._run is not None:
             self._run.close()
         self._run, self._cluster_id = None, b""
@@ -292,13 +323,17 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.prepareForTriggerAvailableNow()
 
     def _create_queue(self) -> None:
-        """Creates the queue where it is missing, and says so: a misspelt name would wait for rows for ever."""
+        """Creates the queue where it is missing, and says so: a misspelt name would wait for rows for
+        ever.
+        """
         from mq_wire.v1 import admin_pb2
 
         if not self._created:
             request = admin_pb2.DescribeDestinationRequest(name=self._options.queue, create=True)
             if self._call("DescribeDestination", request).created:
-                logger.info("queue %r did not exist: created at %s", self._options.queue, self._options.broker)
+                logger.info(
+                    "queue %r did not exist: created at %s", self._options.queue, self._options.broker
+                )
             self._created = True
 
     def _read_offsets(self, value: dict[str, Any]) -> Offsets:
@@ -310,7 +345,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ):
                 if given != stored:
                     raise InvalidOption(
-                        f"option {option} is {given!r}, but the checkpoint was made with {stored!r}: give {stored!r}, or start with "
+                        f"option {option} is {given!r}, but the checkpoint was made with {stored!r}: give "
+                        f"{stored!r}, or start with "
                         "another checkpoint"
                     )
         return offsets

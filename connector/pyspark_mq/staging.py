@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: Large batches cost less each row, in the broker and on the wire; at least two fit into the window.
 BATCH_BYTES: Final = 2 << 20
-#: A task that fails waits no longer than this for each of: the answers to what it sent, and to throwing it away.
+#: A task that fails waits no longer than this for each of: the answers to what it sent, and to throwing it
+#: away.
 DISCARD_S: Final = 1.0
 
 
@@ -38,21 +39,26 @@ def stage(
     run_id: str = "",
     within: str = "",
 ) -> StagedRows:
-    """Stages all rows under a fresh random token; they are durable when it returns, and thrown away when it does not.
+    """Stages all rows under a fresh random token; they are durable when it returns, and thrown away when it
+    does not.
 
     Args:
         epoch, query_id, batch_id, run_id: whose batch the set is; nobody's for batch writes.
         within: the query inside of whose foreachBatch a batch write runs, for its commit to name.
 
     Raises:
-        SendTimeout, SendOutcomeUnknown: no receipt within sendTimeoutMs; the set is never committed, so nothing can come twice.
+        SendTimeout, SendOutcomeUnknown: no receipt within sendTimeoutMs; the set is never committed, so
+            nothing can come twice.
         InvalidRecords: a row that cannot be a message.
         EpochFenced: a newer attempt at this batch is under way.
     """
     check_reachable(options.broker, planned_on)
     token = secrets.token_bytes(TOKEN_BYTES)
-    # The target is what the commit will name: two sinks under one query id (a copied checkpoint) leave each other's sets alone.
-    staged = StagedSet(token=token, epoch=epoch, query_id=query_id, batch_id=batch_id, run_id=run_id, target=options.queue)
+    # The target is what the commit will name: two sinks under one query id (a copied checkpoint) leave each
+    # other's sets alone.
+    staged = StagedSet(
+        token=token, epoch=epoch, query_id=query_id, batch_id=batch_id, run_id=run_id, target=options.queue
+    )
     producers: dict[str, Producer] = {}
     rows = 0
     try:
@@ -72,9 +78,11 @@ def stage(
 
 
 def _give_up(producers: list[Producer], options: SinkOptions, token: bytes) -> None:
-    """Throws away what was staged, as far as the broker answers in time; the error that ended this task is the one to tell.
+    """Throws away what was staged, as far as the broker answers in time; the error that ended this task is
+    the one to tell.
 
-    Nobody commits it, but until it expires it takes room: with a task that is tried again and again, all that the broker has.
+    Nobody commits it, but until it expires it takes room: with a task that is tried again and again, all that
+        the broker has.
     """
     deadline = time.monotonic() + DISCARD_S
     for producer in producers:
@@ -85,7 +93,9 @@ def _give_up(producers: list[Producer], options: SinkOptions, token: bytes) -> N
         connection = Connection.shared(options.broker)
         with suppress(MqError):
             connection.hello(timeout=DISCARD_S)
-            connection.call("DiscardStaged", DiscardStagedRequest(tokens=[token]), timeout=DISCARD_S, retry_timeout=None)
+            connection.call(
+                "DiscardStaged", DiscardStagedRequest(tokens=[token]), timeout=DISCARD_S, retry_timeout=None
+            )
 
 
 def _producer(options: SinkOptions, queue: str, staged: StagedSet) -> Producer:

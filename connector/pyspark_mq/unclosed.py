@@ -1,4 +1,6 @@
-"""Producers that nobody closed: what they have taken is sent all the same, when they are collected or when the process ends."""
+"""Producers that nobody closed: what they have taken is sent all the same, when they are collected or when
+the process ends.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,15 @@ def _close(gathering: Gathering) -> None:
     gathering.closing = True
     try:
         for sending in gathering.flush(None):
-            LOG.warning("a message of an unclosed producer of queue %r was not sent: %s", gathering.queue, sending.error())
+            LOG.warning(
+                "a message of an unclosed producer of queue %r was not sent: %s",
+                gathering.queue,
+                sending.error(),
+            )
     except MqError as error:
-        LOG.warning("messages of an unclosed producer of queue %r may not be sent: %s", gathering.queue, error)
+        LOG.warning(
+            "messages of an unclosed producer of queue %r may not be sent: %s", gathering.queue, error
+        )
     finally:
         closed(gathering)
         gathering.finish()
@@ -102,8 +110,10 @@ def _flush_at_exit() -> None:
         if rows and sys.stderr is not None:
             what = f"{rows} messages" if rows > 0 else "messages"
             sys.stderr.write(
-                f"pyspark_mq: {what} to queue {gathering.queue!r} were not confirmed before this process ended: {reason}\n"
-                "pyspark_mq: close the producer, best with `with Producer(...) as producer:`, and it raises an error instead\n"
+                f"pyspark_mq: {what} to queue {gathering.queue!r} were not confirmed before this process "
+                f"ended: {reason}\n"
+                "pyspark_mq: close the producer, best with `with Producer(...) as producer:`, and it "
+                "raises an error instead\n"
             )
             sys.stderr.flush()
 

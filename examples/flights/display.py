@@ -86,7 +86,14 @@ def summary_table(summary: pa.Table) -> Table:
         priority, made_up = row["priority"], row["made_up_mean"]
         style = "bold red" if priority == 9 else "dim" if priority < 4 else ""
         minutes = "-" if made_up is None else f"{made_up:+.1f} min"
-        table.add_row(str(priority), LABELS[priority], f"{row['rows']:,}", f"{row['batch_mean']:.1f}", minutes, style=style)
+        table.add_row(
+            str(priority),
+            LABELS[priority],
+            f"{row['rows']:,}",
+            f"{row['batch_mean']:.1f}",
+            minutes,
+            style=style,
+        )
     return table
 
 
@@ -95,4 +102,9 @@ def verdict(facts: list[tuple[str, str]], good: bool) -> Panel:
     table = Table.grid(padding=(0, 2))
     for name, value in facts:
         table.add_row(f"[dim]{name}[/dim]", value)
-    return Panel(table, title="exactly once" if good else "NOT exactly once", border_style="green" if good else "red", expand=False)
+    return Panel(
+        table,
+        title="exactly once" if good else "NOT exactly once",
+        border_style="green" if good else "red",
+        expand=False,
+    )

@@ -11,21 +11,31 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-FLIGHT = "id long, carrier string, flight int, origin string, dest string, dep_delay int, arr_delay int, distance int, air_time int"
+FLIGHT = (
+    "id long, carrier string, flight int, origin string, dest string, dep_delay int, arr_delay int, "
+    "distance int, air_time int"
+)
 CONF = pathlib.Path(__file__).resolve().parents[2] / "conf"
 
 
 def session(log: pathlib.Path) -> SparkSession:
-    """Starts Spark here, with conf/spark-defaults.conf; what the JVM and the workers have to say goes to `log`."""
+    """Starts Spark here, with conf/spark-defaults.conf; what the JVM and the workers have to say goes to
+    `log`.
+    """
     os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # The JVM and its Python workers inherit this process's stderr, so that is what must point to the log while they start.
+    # The JVM and its Python workers inherit this process's stderr, so that is what must point to the log
+    # while they start.
     kept = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
         try:
             builder = SparkSession.builder.master("local[2]").appName("flights")
-            return builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+            return (
+                builder.config("spark.ui.enabled", "false")
+                .config("spark.ui.showConsoleProgress", "false")
+                .getOrCreate()
+            )
         finally:
             os.dup2(kept, 2)
             os.close(kept)
@@ -34,10 +44,13 @@ def session(log: pathlib.Path) -> SparkSession:
 def enriched(rows: DataFrame, airlines: DataFrame) -> DataFrame:
     """Each flight with the name of its airline, the minutes it made up in the air and its speed.
 
-    `batch_time` is the time of the micro-batch. It is in the checkpoint, so a batch that is run again has the same.
+    `batch_time` is the time of the micro-batch. It is in the checkpoint, so a batch that is run again has the
+    same.
     """
     flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
-    flights = rows.select("key", "priority", "delivery_count", flight).select("key", "priority", "delivery_count", "flight.*")
+    flights = rows.select("key", "priority", "delivery_count", flight).select(
+        "key", "priority", "delivery_count", "flight.*"
+    )
     result = F.struct(
         "id",
         "airline",
@@ -48,11 +61,17 @@ def enriched(rows: DataFrame, airlines: DataFrame) -> DataFrame:
         F.unix_micros(F.current_timestamp()).alias("batch_time"),
         "delivery_count",
     )
-    return flights.join(F.broadcast(airlines), "carrier", "left").select("key", F.to_json(result).alias("value"), "priority")
+    return flights.join(F.broadcast(airlines), "carrier", "left").select(
+        "key", F.to_json(result).alias("value"), "priority"
+    )
 
 
-def start(spark: SparkSession, broker: str, airlines: pa.Table, checkpoint: pathlib.Path, rows_per_batch: int) -> StreamingQuery:
-    """Starts the query that empties the queue `flights` into the queue `enriched` and ends when it is through."""
+def start(
+    spark: SparkSession, broker: str, airlines: pa.Table, checkpoint: pathlib.Path, rows_per_batch: int
+) -> StreamingQuery:
+    """Starts the query that empties the queue `flights` into the queue `enriched` and ends when it is
+    through.
+    """
     flights = (
         spark.readStream.format("mq")
         .option("broker", broker)
@@ -60,7 +79,9 @@ def start(spark: SparkSession, broker: str, airlines: pa.Table, checkpoint: path
         .option("maxOffsetsPerTrigger", rows_per_batch)
         .load()
     )
-    names = spark.createDataFrame(airlines.rename_columns(["carrier", "airline"]).to_pylist(), "carrier string, airline string")
+    names = spark.createDataFrame(
+        airlines.rename_columns(["carrier", "airline"]).to_pylist(), "carrier string, airline string"
+    )
     return (
         enriched(flights, names)
         .writeStream.format("mq")

@@ -36,8 +36,14 @@ def compare(rows_in: int, batches: list[pa.RecordBatch]) -> Outcome:
     batch_times = sorted(pc.unique(rows["batch_time"]).to_pylist())
     batch_number = pc.add(pc.index_in(rows["batch_time"], pa.array(batch_times, pa.int64())), 1)
     columns = {"priority": table["priority"], "batch": batch_number, "made_up": rows["made_up"]}
-    grouped = pa.table(columns).group_by("priority").aggregate([("batch", "count"), ("batch", "mean"), ("made_up", "mean")])
-    summary = grouped.rename_columns({"batch_count": "rows", "batch_mean": "batch_mean", "made_up_mean": "made_up_mean"})
+    grouped = (
+        pa.table(columns)
+        .group_by("priority")
+        .aggregate([("batch", "count"), ("batch", "mean"), ("made_up", "mean")])
+    )
+    summary = grouped.rename_columns(
+        {"batch_count": "rows", "batch_mean": "batch_mean", "made_up_mean": "made_up_mean"}
+    )
     return Outcome(
         rows_in=rows_in,
         rows_out=rows.num_rows,

@@ -1,1 +1,3 @@
-"""What travels between clients and broker: messages, the envelope of a record batch, errors, limits, names."""
+"""What travels between clients and broker: messages, the envelope of a record batch, errors, limits,
+names.
+"""

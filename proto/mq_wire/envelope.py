@@ -1,8 +1,9 @@
 """Envelope v1: the columns of a message, and record batches of them as hostile bytes.
 
-A batch holds only the columns that it has: a presence mask (bit i = COLUMNS[i]) says which, in this order, so absent columns cost
-nothing. Bytes from the wire are decoded with *our* schema for the mask, never with the sender's, and only after their metadata was
-checked against their length: one crafted Arrow offset can end the process, and one compressed buffer can fill its memory.
+A batch holds only the columns that it has: a presence mask (bit i = COLUMNS[i]) says which, in this order, so
+absent columns cost nothing. Bytes from the wire are decoded with *our* schema for the mask, never with the
+sender's, and only after their metadata was checked against their length: one crafted Arrow offset can end the
+process, and one compressed buffer can fill its memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import pyarrow.compute as pc
 from mq_wire.errors import InvalidRecords, LimitExceeded, Unsupported
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 
-HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+HEADERS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+)
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 #: Version 1, for ever: columns are only ever added at the end.
@@ -41,7 +44,8 @@ COLUMNS: Final[tuple[pa.Field, ...]] = (
 BIT: Final[dict[str, int]] = {field.name: 1 << i for i, field in enumerate(COLUMNS)}
 KEY, VALUE, HEADERS, PRIORITY = BIT["key"], BIT["value"], BIT["headers"], BIT["priority"]
 ALL_COLUMNS: Final = (1 << len(COLUMNS)) - 1
-#: What a calendar knows: years 1 to 9999. Other times would be stored, and end every consumer that looks at one.
+#: What a calendar knows: years 1 to 9999. Other times would be stored, and end every consumer that looks at
+#: one.
 TIME_US_MIN: Final = -62_135_596_800_000_000
 TIME_US_MAX: Final = 253_402_300_799_999_999
 #: In the format from the first day, acted upon by later versions: refused until then rather than ignored.
@@ -60,7 +64,10 @@ def schema_of(columns: int) -> pa.Schema:
     schema = _SCHEMAS.get(columns)
     if schema is None:
         if columns & ~ALL_COLUMNS:
-            raise Unsupported(f"envelope columns {columns:#x} hold bits beyond {ALL_COLUMNS:#x}: update this side of the connection")
+            raise Unsupported(
+                f"envelope columns {columns:#x} hold bits beyond {ALL_COLUMNS:#x}: update this side of the "
+                f"connection"
+            )
         if not columns & VALUE:
             raise InvalidRecords(f"envelope columns {columns:#x} have no value: every message needs one")
         schema = _SCHEMAS[columns] = pa.schema([field for i, field in enumerate(COLUMNS) if columns >> i & 1])
@@ -73,11 +80,16 @@ def columns_of(schema: pa.Schema) -> int:
 
 
 def encode(batch: pa.RecordBatch) -> pa.Buffer:
-    """Returns `batch` as one Arrow IPC message, without schema and without compression. Slices are cut to what they show."""
+    """Returns `batch` as one Arrow IPC message, without schema and without compression. Slices are cut to
+    what they show.
+    """
     at = batch.schema.get_field_index("headers")
     if at >= 0 and batch.column(at).offset == 0 and batch.num_rows and batch.column(at).offsets[0].as_py():
-        # Arrow 18 writes lists that begin behind their first value wrongly, unless they are a slice: copy them to the front.
-        batch = batch.set_column(at, batch.schema.field(at), batch.column(at).take(pa.array(np.arange(batch.num_rows))))
+        # Arrow 18 writes lists that begin behind their first value wrongly, unless they are a slice: copy
+        # them to the front.
+        batch = batch.set_column(
+            at, batch.schema.field(at), batch.column(at).take(pa.array(np.arange(batch.num_rows)))
+        )
     return batch.serialize()
 
 
@@ -85,21 +97,30 @@ def decode(records: pa.Buffer | bytes | memoryview, columns: int, rows: int) -> 
     """Returns the record batch in `records`, without copying it. Nothing of it can harm the process.
 
     Raises:
-        LimitExceeded: more than RECORDS_BYTES_MAX bytes or RECORDS_ROWS_MAX rows, or more than HEADERS_PER_ROW_MAX headers in a row.
-        InvalidRecords: not an uncompressed record batch of exactly these columns and rows; null values; priorities outside 0-9.
+        LimitExceeded: more than RECORDS_BYTES_MAX bytes or RECORDS_ROWS_MAX rows, or more than
+            HEADERS_PER_ROW_MAX headers in a row.
+        InvalidRecords: not an uncompressed record batch of exactly these columns and rows; null values;
+            priorities outside 0-9.
     """
     buffer = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
     if buffer.size > RECORDS_BYTES_MAX:
-        raise LimitExceeded(f"a record batch of {buffer.size} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller batches")
+        raise LimitExceeded(
+            f"a record batch of {buffer.size} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller "
+            f"batches"
+        )
     if not 0 < rows <= RECORDS_ROWS_MAX:
-        raise LimitExceeded(f"a record batch of {rows} rows is outside 1 to {RECORDS_ROWS_MAX}: send smaller batches")
+        raise LimitExceeded(
+            f"a record batch of {rows} rows is outside 1 to {RECORDS_ROWS_MAX}: send smaller batches"
+        )
     schema = schema_of(columns)
     _check_metadata(memoryview(buffer), rows, schema)
     try:
         batch = pa.ipc.read_record_batch(buffer, schema)
         batch.validate(full=True)
     except (pa.ArrowException, ValueError, OSError, SystemError) as error:
-        raise InvalidRecords(f"the records are not a valid Arrow record batch of {schema.names}: {error}") from None
+        raise InvalidRecords(
+            f"the records are not a valid Arrow record batch of {schema.names}: {error}"
+        ) from None
     _check_contents(batch, rows)
     return batch
 
@@ -110,17 +131,25 @@ def decode_trusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
 
 
 def is_plain(records: pa.Buffer, columns: int) -> bool:
-    """Whether bytes that `decode` of any version has accepted before may leave as they are: version 0.1.0 stored what is refused now."""
+    """Whether bytes that `decode` of any version has accepted before may leave as they are: version 0.1.0
+    stored what is refused now.
+    """
     view = memoryview(records)
     try:
-        _check_metadata(view, _Table.root(view[8 : 8 + _read(view, "<I", 4)]).table(2).scalar(0, "<q", 0), schema_of(columns))
+        _check_metadata(
+            view,
+            _Table.root(view[8 : 8 + _read(view, "<I", 4)]).table(2).scalar(0, "<q", 0),
+            schema_of(columns),
+        )
     except InvalidRecords:
         return False
     return True
 
 
 def _without_custom_metadata(records: pa.Buffer) -> pa.Buffer:
-    """Returns the message without its custom metadata, which version 0.1.0 stored: Arrow would make gigabytes of a megabyte of it."""
+    """Returns the message without its custom metadata, which version 0.1.0 stored: Arrow would make gigabytes
+    of a megabyte of it.
+    """
     view = memoryview(records)
     table = _Table.root(view[8 : 8 + _read(view, "<I", 4)])
     if not table.has(_CUSTOM_METADATA):
@@ -135,7 +164,9 @@ def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
         raise InvalidRecords(f"the records hold {batch.num_rows} rows, their header says {rows}")
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
-            raise InvalidRecords(f"column {field.name!r} has {column.null_count} null values: it must have none")
+            raise InvalidRecords(
+                f"column {field.name!r} has {column.null_count} null values: it must have none"
+            )
         if field.name == "priority":
             low, high = pc.min_max(column).as_py().values()
             if low < 0 or high >= PRIORITIES:
@@ -146,7 +177,8 @@ def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
             low, high = pc.min_max(column.view(pa.int64())).as_py().values()
             if low is not None and (low < TIME_US_MIN or high > TIME_US_MAX):
                 raise InvalidRecords(
-                    f"column {field.name!r} has a time {low if low < TIME_US_MIN else high} us from 1970, outside of the years 1 to 9999"
+                    f"column {field.name!r} has a time {low if low < TIME_US_MIN else high} us from 1970, "
+                    f"outside of the years 1 to 9999"
                 )
 
 
@@ -156,12 +188,15 @@ def _check_headers(column: pa.ListArray) -> None:
         raise LimitExceeded(f"a message has {longest} headers, over the limit of {HEADERS_PER_ROW_MAX}")
     entries = column.flatten()
     if nameless := entries.null_count or entries.field("key").null_count:
-        raise InvalidRecords(f"column 'headers' has {nameless} headers without a name: every header needs one")
+        raise InvalidRecords(
+            f"column 'headers' has {nameless} headers without a name: every header needs one"
+        )
 
 
 # Arrow IPC metadata is a flatbuffer: Message{version, header_type, header: RecordBatch, bodyLength},
-# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...} (Message.fbs). What may be behind those
-# is refused: Arrow makes objects of it, thousands of times larger than its bytes.
+# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...}
+# (Message.fbs). What may be behind those is refused: Arrow makes objects of it, thousands of times larger
+# than its bytes.
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
 _CUSTOM_METADATA: Final = 4
@@ -193,7 +228,9 @@ def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
             _refuse(f"it claims {batch.scalar(0, '<q', 0)} rows, its header says {rows}")
         nodes, buffers = batch.pairs(1), batch.pairs(2)
     except (struct.error, IndexError):
-        raise InvalidRecords("the records are not an Arrow record batch: their metadata points outside of itself") from None
+        raise InvalidRecords(
+            "the records are not an Arrow record batch: their metadata points outside of itself"
+        ) from None
     expected_nodes = sum(_NODES_OF.get(field.type, 1) for field in schema)
     expected_buffers = sum(_BUFFERS_OF.get(field.type, 2) for field in schema)
     if len(nodes) != expected_nodes or len(buffers) != expected_buffers:

@@ -9,8 +9,8 @@
     ├── FixTheCall            the call is wrong and stays wrong (also a ValueError)
     │   ├── InvalidName           destination, producer or consumer name
     │   ├── InvalidOption         option of the Spark source or sink, or setting of the broker
-    │   ├── InvalidRecords        record batch with another schema, hostile offsets, nulls, priorities outside 0-9 ...
-    │   ├── LimitExceeded         larger, longer or more than the broker takes
+    │   ├── InvalidRecords        record batch with another schema, hostile offsets, nulls, priorities outside
+    0-9 ... │   ├── LimitExceeded         larger, longer or more than the broker takes
     │   ├── InvalidRequest        a request that contradicts itself or the protocol
     │   ├── Unsupported           a feature or version that this broker (or pyspark) does not have
     │   ├── UnknownDestination    not there, and not to be created on first use
@@ -45,7 +45,8 @@
         ├── JournalDamaged        bytes before acknowledged data are damaged
         └── InternalError         a bug: please report it
 
-`TABLE` maps each error that travels to its stable code and gRPC status, both ways. Errors of one process only have no code.
+`TABLE` maps each error that travels to its stable code and gRPC status, both ways. Errors of one process only
+have no code.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ from typing import ClassVar, Final
 
 
 class MqError(Exception):
-    """Base of all. `code` is stable and machine-readable; the text names the thing, the value and the remedy."""
+    """Base of all. `code` is stable and machine-readable; the text names the thing, the value and the
+    remedy.
+    """
 
     code: ClassVar[str] = ""
 
@@ -166,7 +169,9 @@ class SequenceReused(FixTheCall):
 
 
 class OutOfWindow(FixTheCall):
-    """A sequence below all that the duplicate audit still remembers: it cannot be told whether it was stored."""
+    """A sequence below all that the duplicate audit still remembers: it cannot be told whether it was
+    stored.
+    """
 
     code = "OUT_OF_WINDOW"
 
@@ -335,8 +340,12 @@ _BY_CODE: Final[dict[str, type[MqError]]] = {error.code: error for error in TABL
 
 
 def from_code(code: str, message: str) -> MqError:
-    """Returns the error that `code` stands for; a code of a newer broker becomes an `InternalError` that names it."""
+    """Returns the error that `code` stands for; a code of a newer broker becomes an `InternalError` that
+    names it.
+    """
     error = _BY_CODE.get(code)
     if error is None:
-        return InternalError(f"{message} (error code {code!r} is not known to this client: update pyspark-mq)")
+        return InternalError(
+            f"{message} (error code {code!r} is not known to this client: update pyspark-mq)"
+        )
     return error(message)

@@ -1,8 +1,9 @@
-"""Messages of two fields, a small header and large records, read and written without copying the records twice.
+"""Messages of two fields, a small header and large records, read and written without copying the records
+twice.
 
-Every data message of `mq.v1` is `{Header header = 1; bytes records = 2;}`. Generated code copies the records once to set and once
-to serialise them; writing the two tags by hand copies once, and reading by hand not at all. Any protobuf implementation reads what
-`join` writes; `split` reads what any writes, in any order.
+Every data message of `mq.v1` is `{Header header = 1; bytes records = 2;}`. Generated code copies the records
+once to set and once to serialise them; writing the two tags by hand copies once, and reading by hand not at
+all. Any protobuf implementation reads what `join` writes; `split` reads what any writes, in any order.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ Buffer = bytes | bytearray | memoryview
 _HEADER_TAG: Final = 0x0A
 _RECORDS_TAG: Final = 0x12
 _EMPTY: Final = memoryview(b"")
-#: Fields of one message: the two, and what later versions may add. Millions of empty ones would take seconds to skip.
+#: Fields of one message: the two, and what later versions may add. Millions of empty ones would take seconds
+#: to skip.
 _FIELDS_MAX: Final = 64
 
 
 def join(header: bytes, records: Buffer = b"") -> bytes:
-    """Returns the protobuf message with `header` (serialised) as field 1 and `records` as field 2 (left out when empty)."""
+    """Returns the protobuf message with `header` (serialised) as field 1 and `records` as field 2 (left out
+    when empty).
+    """
     parts: list[Buffer] = [b"\x0a", _varint(len(header)), header]
     if len(records):
         parts += (b"\x12", _varint(len(records)), records)
@@ -42,13 +46,17 @@ def split(message: Buffer) -> tuple[memoryview, memoryview]:
     while at < end:
         fields += 1
         if fields > _FIELDS_MAX:
-            raise InvalidRequest(f"a message of {end} bytes has more than {_FIELDS_MAX} fields: send a header and records")
+            raise InvalidRequest(
+                f"a message of {end} bytes has more than {_FIELDS_MAX} fields: send a header and records"
+            )
         tag, at = _read_varint(view, at)
         kind = tag & 7
         if kind == 2:
             length, at = _read_varint(view, at)
             if length > end - at:
-                raise InvalidRequest(f"a field of {length} bytes reaches beyond the end of a message of {end} bytes")
+                raise InvalidRequest(
+                    f"a field of {length} bytes reaches beyond the end of a message of {end} bytes"
+                )
             if tag == _HEADER_TAG:
                 header = view[at : at + length]
             elif tag == _RECORDS_TAG:

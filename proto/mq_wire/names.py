@@ -13,17 +13,27 @@ _FREE_TEXT_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f/\\]|\.\.")
 
 
 def check_destination(name: str) -> str:
-    """Returns `name` where it is a valid destination name: dot-separated words of ASCII letters, digits, `_`, `-`.
+    """Returns `name` where it is a valid destination name: dot-separated words of ASCII letters, digits, `_`,
+    `-`.
 
     Raises:
         InvalidName: with the rule that is broken. `*` and `>` are for policies and subscriptions only.
     """
-    return _check(name, "destination", _ALLOWED, "use words of letters, digits, '_' and '-', joined by single dots, such as 'orders.eu'")
+    return _check(
+        name,
+        "destination",
+        _ALLOWED,
+        "use words of letters, digits, '_' and '-', joined by single dots, such as 'orders.eu'",
+    )
 
 
 def check_client_name(name: str, kind: str) -> str:
     r"""Returns `name` where it is a valid producer or consumer name: printable, without '/', '\' or '..'."""
-    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or not name or _FREE_TEXT_FORBIDDEN.search(name):
+    if (
+        len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
+        or not name
+        or _FREE_TEXT_FORBIDDEN.search(name)
+    ):
         raise InvalidName(
             f"{kind} name {_shown(name)} is not allowed: "
             f"use 1 to {NAME_BYTES_MAX} bytes of text without control characters, '/', '\\' or '..'"

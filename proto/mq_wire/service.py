@@ -1,7 +1,7 @@
 """The method table of `mq.v1.Broker`, read from its descriptor, for both sides.
 
-Data methods carry bytes in and bytes out (see `framing`): the generated classes copy large records twice more and were two to three
-times slower. All others use the generated classes.
+Data methods carry bytes in and bytes out (see `framing`): the generated classes copy large records twice more
+and were two to three times slower. All others use the generated classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Two addresses: a broker that restarts at the one while nobody is at the other costs nothing and ends nobody's thread."""
+"""Two addresses: a broker that restarts at the one while nobody is at the other costs nothing and ends
+nobody's thread.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_restarts_at_one_of_two_addresses_cost_nothing(broker: LocalBroker, unha
 
         def ask() -> None:
             while not working.stop.is_set():
-                connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=60)
+                connection.call(
+                    "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=60
+                )
 
         def stored_more(than: int) -> bool:
             return producer.rows_stored > than or bool(working.errors)
@@ -101,7 +105,9 @@ def test_restarts_at_one_of_two_addresses_cost_nothing(broker: LocalBroker, unha
             working.begin(work)
         for restart in range(RESTARTS):
             seen = producer.rows_stored
-            wait_until(functools.partial(stored_more, seen), 60, f"nothing is stored after {restart} restarts")
+            wait_until(
+                functools.partial(stored_more, seen), 60, f"nothing is stored after {restart} restarts"
+            )
             assert not working.errors
             broker.kill()
             broker.start()
@@ -119,7 +125,10 @@ def test_restarts_at_one_of_two_addresses_cost_nothing(broker: LocalBroker, unha
 
 
 def test_a_channel_that_others_use_stays_open_when_one_moves_on(broker: LocalBroker) -> None:
-    with Connection(f"{broker.address},127.0.0.1:9") as connection, Producer(queue="q", connection=connection) as producer:
+    with (
+        Connection(f"{broker.address},127.0.0.1:9") as connection,
+        Producer(queue="q", connection=connection) as producer,
+    ):
         producer.send(b"1").result(10)
         producer.send(b"2")
         producer.flush(10)
@@ -140,7 +149,9 @@ def test_a_closed_channel_is_an_absent_broker(module_broker: LocalBroker) -> Non
         assert connection._link is not None
         connection._link.channel.close()
         with pytest.raises(BrokerUnavailable, match="closed meanwhile"):
-            connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name="q"), retry_timeout=None)
+            connection.call(
+                "DescribeDestination", admin_pb2.DescribeDestinationRequest(name="q"), retry_timeout=None
+            )
         with pytest.raises(BrokerUnavailable, match="closed meanwhile"):
             connection.stream("Publish", iter(()))
 
@@ -166,7 +177,9 @@ def test_another_broker_at_the_other_address_is_refused_by_whoever_has_something
         producer.close()  # its one failure was told
 
 
-def test_an_outage_is_told_once_repeated_and_ended(broker: LocalBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_told_once_repeated_and_ended(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "pyspark_mq")
 
     def told(words: str) -> list[int]:
@@ -193,11 +206,16 @@ def test_an_outage_is_told_once_repeated_and_ended(broker: LocalBroker, caplog: 
 def test_a_broker_that_never_was_there_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
     with Connection("mq://127.0.0.1:9") as connection:
         run = Run(connection)
-        wait_until(lambda: any("mq://127.0.0.1:9 is away since" in record.getMessage() for record in caplog.records), 20)
+        wait_until(
+            lambda: any("mq://127.0.0.1:9 is away since" in record.getMessage() for record in caplog.records),
+            20,
+        )
         run.close()
 
 
-def test_a_bug_in_a_thread_reaches_whoever_waits(module_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_thread_reaches_whoever_waits(
+    module_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Connection(module_broker.address) as connection:
         producers = [Producer(queue=f"bugs.{number}", connection=connection) for number in range(5)]
         broken, neighbour = producers[0], producers[4]
@@ -225,7 +243,9 @@ def test_a_bug_in_a_thread_reaches_whoever_waits(module_broker: LocalBroker, mon
         run.close()
 
 
-def test_a_consumer_says_nothing_of_a_queue_at_another_broker(broker: LocalBroker, module_broker: LocalBroker) -> None:
+def test_a_consumer_says_nothing_of_a_queue_at_another_broker(
+    broker: LocalBroker, module_broker: LocalBroker
+) -> None:
     """That one's queue of the same name may be empty, or hold rows that nobody asked for."""
     for address in (broker.address, module_broker.address):
         with Producer(address, queue="there-and-here") as producer:

@@ -1,4 +1,6 @@
-"""A broker that takes no further stream says so, and the application hears it: never nothing, and never silence."""
+"""A broker that takes no further stream says so, and the application hears it: never nothing, and never
+silence.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,14 @@ def other(full: LocalBroker) -> Iterator[Stream]:
         wait_until(lambda: not list(stream))
 
 
-def test_a_consumer_that_gets_no_stream_hears_why(full: LocalBroker, other: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_gets_no_stream_hears_why(
+    full: LocalBroker, other: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
     with Consumer(full.address, queue="orders") as consumer:
-        with caplog.at_level(logging.WARNING, "pyspark_mq"), pytest.raises(Busy, match=rf"nothing came .* refuses to deliver .*: {WORDS}"):
+        with (
+            caplog.at_level(logging.WARNING, "pyspark_mq"),
+            pytest.raises(Busy, match=rf"nothing came .* refuses to deliver .*: {WORDS}"),
+        ):
             consumer.receive(timeout=0.1)
         with pytest.raises(Busy, match=WORDS):
             next(consumer.batches(timeout=0.1))

@@ -21,33 +21,58 @@ def records(values: list[bytes], **columns: pa.Array) -> tuple[bytes, int]:
     mask = envelope.VALUE | sum(envelope.BIT[name] for name in columns)
     schema = envelope.schema_of(mask)
     arrays = {"value": pa.array(values, pa.binary()), **columns}
-    return envelope.encode(pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)).to_pybytes(), mask
+    return envelope.encode(
+        pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+    ).to_pybytes(), mask
 
 
 def header(rows: int, mask: int, **fields: Any) -> RowsHeader:
-    defaults: dict[str, Any] = {"run_rows": [rows], "append_time_us": [0], "priority": [4], "delivery_count": [1]}
+    defaults: dict[str, Any] = {
+        "run_rows": [rows],
+        "append_time_us": [0],
+        "priority": [4],
+        "delivery_count": [1],
+    }
     return RowsHeader(rows=rows, columns=mask, **{**defaults, **fields})
 
 
-RUN = st.tuples(st.integers(1, 5), st.integers(0, 2**50), st.integers(0, 9), st.integers(1, 7), st.integers(0, 2), st.integers(-5, 5))
+RUN = st.tuples(
+    st.integers(1, 5),
+    st.integers(0, 2**50),
+    st.integers(0, 9),
+    st.integers(1, 7),
+    st.integers(0, 2),
+    st.integers(-5, 5),
+)
 
 
 @given(st.lists(RUN, min_size=1, max_size=6), st.booleans())
-def test_every_row_is_what_its_run_says(runs: list[tuple[int, int, int, int, int, int]], is_sparse: bool) -> None:
+def test_every_row_is_what_its_run_says(
+    runs: list[tuple[int, int, int, int, int, int]], is_sparse: bool
+) -> None:
     rows = sum(run[0] for run in runs)
     offsets = [3 * row + 10 for row in range(rows)] if is_sparse else [10 + row for row in range(rows)]
     data, mask = records([b"%d" % row for row in range(rows)])
     names = ["p", "", "q"]
     delivery = Rows(
         RowsHeader(
-            partition=3, rows=rows, columns=mask, base_offset=0 if is_sparse else 10, first_delivery=77, producers=names,
+            partition=3,
+            rows=rows,
+            columns=mask,
+            base_offset=0 if is_sparse else 10,
+            first_delivery=77,
+            producers=names,
             offsets=np.array(offsets, "<i8").tobytes() if is_sparse else b"",
-            run_rows=[run[0] for run in runs], append_time_us=[run[1] for run in runs], priority=[run[2] for run in runs],
-            delivery_count=[run[3] for run in runs], producer=[run[4] for run in runs], sequence_shift=[run[5] for run in runs],
+            run_rows=[run[0] for run in runs],
+            append_time_us=[run[1] for run in runs],
+            priority=[run[2] for run in runs],
+            delivery_count=[run[3] for run in runs],
+            producer=[run[4] for run in runs],
+            sequence_shift=[run[5] for run in runs],
         ),
         memoryview(data),
         "orders",
-    )  # fmt: skip
+    )
     batch = delivery.record_batch(DELIVERED)
     batch.validate(full=True)
     expected = [run for run in runs for _ in range(run[0])]

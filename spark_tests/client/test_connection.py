@@ -10,7 +10,15 @@ import grpc
 import pytest
 
 from mq_broker import LocalBroker
-from mq_wire.errors import BrokerUnavailable, Busy, ClientClosed, InvalidName, MqError, UnknownDestination, Unsupported
+from mq_wire.errors import (
+    BrokerUnavailable,
+    Busy,
+    ClientClosed,
+    InvalidName,
+    MqError,
+    UnknownDestination,
+    Unsupported,
+)
 from mq_wire.limits import PROTOCOL_VERSION
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection
@@ -39,7 +47,10 @@ def test_errors_come_as_their_class_with_the_brokers_words(module_broker: LocalB
 
 
 def test_nobody_there_is_told_with_address_and_remedy() -> None:
-    with Connection("mq://127.0.0.1:9") as connection, pytest.raises(BrokerUnavailable, match=r"mq://127\.0\.0\.1:9.*`mq broker`"):
+    with (
+        Connection("mq://127.0.0.1:9") as connection,
+        pytest.raises(BrokerUnavailable, match=r"mq://127\.0\.0\.1:9.*`mq broker`"),
+    ):
         connection.call("DescribeDestination", describe("a"), retry_timeout=0)
 
 
@@ -84,7 +95,9 @@ def test_shared_connections_are_one_per_address_and_survive_pickling(module_brok
 def test_the_error_handler_has_a_thread_of_its_own(module_broker: LocalBroker) -> None:
     told: list[tuple[MqError, str]] = []
     error = Busy("later")
-    with Connection(module_broker.address, on_error=lambda error: told.append((error, threading.current_thread().name))) as connection:
+    with Connection(
+        module_broker.address, on_error=lambda error: told.append((error, threading.current_thread().name))
+    ) as connection:
         assert connection.report(error)
         wait_until(lambda: told)
     assert told == [(error, "mq-errors")]
@@ -95,7 +108,9 @@ def test_the_error_handler_has_a_thread_of_its_own(module_broker: LocalBroker) -
 class Status(grpc.RpcError):
     """What gRPC raises, as far as it is read."""
 
-    def __init__(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         super().__init__()
         self._parts = code, details, metadata
 

@@ -1,4 +1,6 @@
-"""The consumer against a real broker: what is delivered, what an acknowledgement means, what happens when the stream breaks."""
+"""The consumer against a real broker: what is delivered, what an acknowledgement means, what happens when the
+stream breaks.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,14 @@ def left(address: str, queue: str) -> list[tuple[bytes, int]]:
 def test_a_message_tells_everything(module_broker: LocalBroker, queue: str) -> None:
     with Producer(module_broker.address, queue=queue) as producer:
         producer.send(
-            b"v", key=b"k", priority=9, headers=[("a", b"1"), ("a", b"2")], partition=3, message_id="m", correlation_id="c", type="t"
+            b"v",
+            key=b"k",
+            priority=9,
+            headers=[("a", b"1"), ("a", b"2")],
+            partition=3,
+            message_id="m",
+            correlation_id="c",
+            type="t",
         ).result(10)
     with Consumer(module_broker.address, queue=queue) as consumer:
         message = consumer.receive(timeout=10)
@@ -59,7 +68,12 @@ def test_a_message_tells_everything(module_broker: LocalBroker, queue: str) -> N
         assert (message.value, message.key, message.priority, message.headers) == (b"v", b"k", 9, {"a": b"2"})
         assert message.header_pairs == [("a", b"1"), ("a", b"2")]
         assert (message.queue, message.partition, message.offset, message.delivery_count) == (queue, 3, 0, 1)
-        assert (message.message_id, message.correlation_id, message.type, message.reply_to) == ("m", "c", "t", None)
+        assert (message.message_id, message.correlation_id, message.type, message.reply_to) == (
+            "m",
+            "c",
+            "t",
+            None,
+        )
         assert message.timestamp.tzinfo is not None
         consumer.acknowledge(message)
         assert consumer.receive(timeout=0.1) is None
@@ -93,15 +107,27 @@ def test_acknowledging_up_to_a_message_spares_what_came_later(module_broker: Loc
         consumer.acknowledge_up_to(messages[41])  # type: ignore[arg-type]
         consumer.acknowledge_up_to(messages[20])  # type: ignore[arg-type]
         consumer.flush(10)
-    assert [int(value) for value, _ in left(module_broker.address, queue)] == [i for i in range(42, 100) if i != 50]
+    assert [int(value) for value, _ in left(module_broker.address, queue)] == [
+        i for i in range(42, 100) if i != 50
+    ]
 
 
-def test_batches_hold_the_columns_and_can_be_acknowledged_in_parts(module_broker: LocalBroker, queue: str) -> None:
-    fill(module_broker.address, queue, 1000, partition=[i % 4 for i in range(1000)], priority=[i % 2 for i in range(1000)])
+def test_batches_hold_the_columns_and_can_be_acknowledged_in_parts(
+    module_broker: LocalBroker, queue: str
+) -> None:
+    fill(
+        module_broker.address,
+        queue,
+        1000,
+        partition=[i % 4 for i in range(1000)],
+        priority=[i % 2 for i in range(1000)],
+    )
     seen: list[int] = []
     with Consumer(module_broker.address, queue=queue, prefetch=100) as consumer:
         for batch in consumer.batches(max_rows=5000, timeout=0.5):
-            assert {"key", "value", "partition", "offset", "priority", "timestamp", "delivery_count"} <= set(batch.schema.names)
+            assert {"key", "value", "partition", "offset", "priority", "timestamp", "delivery_count"} <= set(
+                batch.schema.names
+            )
             seen += [int(value) for value in batch.column("value").to_pylist()]
             even = pa.array([int(value) % 2 == 0 for value in batch.column("value").to_pylist()])
             consumer.acknowledge(batch.filter(even))
@@ -128,7 +154,11 @@ def test_messages_and_batches_continue_each_other(module_broker: LocalBroker, qu
         first = [consumer.receive(timeout=10) for _ in range(5)]
         batch = next(consumer.batches(max_rows=5, timeout=10))
         then = next(iter(consumer))
-        offsets = [message.offset for message in first if message] + batch.column("offset").to_pylist() + [then.offset]
+        offsets = (
+            [message.offset for message in first if message]
+            + batch.column("offset").to_pylist()
+            + [then.offset]
+        )
     assert offsets == list(range(11))
 
 
@@ -142,7 +172,10 @@ def test_only_what_was_handed_over_counts_as_delivered(module_broker: LocalBroke
 
 def test_prefetch_bounds_what_waits_here(module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 30)
-    with Consumer(module_broker.address, queue=queue, prefetch=10) as hoarder, Consumer(module_broker.address, queue=queue) as other:
+    with (
+        Consumer(module_broker.address, queue=queue, prefetch=10) as hoarder,
+        Consumer(module_broker.address, queue=queue) as other,
+    ):
         assert hoarder.receive(timeout=10)
         rest = drain(other)
         # One in hand and at most ten waiting here.
@@ -153,7 +186,9 @@ def test_prefetch_bounds_what_waits_here(module_broker: LocalBroker, queue: str)
         assert len(mine) + 1 + len(rest) == 30
 
 
-def test_unacknowledged_messages_are_bounded_and_named_in_a_warning(module_broker: LocalBroker, queue: str) -> None:
+def test_unacknowledged_messages_are_bounded_and_named_in_a_warning(
+    module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 100)
     with Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=25) as consumer:
         with pytest.warns(UserWarning, match="max_unacknowledged"):
@@ -286,7 +321,10 @@ def test_a_closed_consumer_ends_loops_and_refuses_calls(module_broker: LocalBrok
 
 def test_a_waiting_consumer_gets_what_is_sent_later(module_broker: LocalBroker, queue: str) -> None:
     make(module_broker.address, queue)
-    with Consumer(module_broker.address, queue=queue) as consumer, Producer(module_broker.address, queue=queue) as producer:
+    with (
+        Consumer(module_broker.address, queue=queue) as consumer,
+        Producer(module_broker.address, queue=queue) as producer,
+    ):
         assert consumer.receive(timeout=0.05) is None
         for i in range(20):
             producer.send(b"%d" % i).result(10)
@@ -296,7 +334,9 @@ def test_a_waiting_consumer_gets_what_is_sent_later(module_broker: LocalBroker, 
             consumer.acknowledge(message)
 
 
-def test_after_a_killed_broker_it_receives_on_and_refuses_stale_acknowledgements(broker: LocalBroker, queue: str) -> None:
+def test_after_a_killed_broker_it_receives_on_and_refuses_stale_acknowledgements(
+    broker: LocalBroker, queue: str
+) -> None:
     fill(broker.address, queue, 100)
     with Consumer(broker.address, queue=queue, prefetch=10) as consumer:
         stale = consumer.receive(timeout=10)

@@ -13,7 +13,8 @@ from mq_broker import LocalBroker
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection, Consumer, Producer
 
-#: Runs BODY in COUNT children and ends with how many of them failed. A child that hangs is killed, which counts.
+#: Runs BODY in COUNT children and ends with how many of them failed. A child that hangs is killed, which
+#: counts.
 _FORK = """
 import os, pickle, signal, sys, threading
 from mq_wire.errors import ClientClosed
@@ -25,7 +26,8 @@ def refused(what):
     try:
         what()
     except ClientClosed as error:
-        assert f"belongs to process {os.getppid()}" in str(error) and "make it in the child" in str(error), error
+        assert f"belongs to process {os.getppid()}" in str(error), error
+        assert "make it in the child" in str(error), error
     else:
         raise AssertionError("not refused")
 
@@ -67,7 +69,9 @@ def stored(broker: LocalBroker, queue: str) -> list[bytes]:
     return sorted(values)
 
 
-def test_an_inherited_producer_refuses_and_the_parents_messages_are_stored_once(module_broker: LocalBroker, queue: str) -> None:
+def test_an_inherited_producer_refuses_and_the_parents_messages_are_stored_once(
+    module_broker: LocalBroker, queue: str
+) -> None:
     script = """
 producer = Producer(address, queue=queue)
 receipts = [producer.send(b"before %d" % i) for i in range(10)]
@@ -122,7 +126,9 @@ consumer.close()
 sys.exit(failed)
 """
     run(script, module_broker, queue)
-    assert stored(module_broker, queue) == sorted(b"%d %d" % (number, i) for number in range(4) for i in range(10))
+    assert stored(module_broker, queue) == sorted(
+        b"%d %d" % (number, i) for number in range(4) for i in range(10)
+    )
     assert stored(module_broker, f"{queue}.again") == [b"0", b"1", b"2", b"3"]
 
 
@@ -186,7 +192,9 @@ sys.exit(failed)
     assert stored(module_broker, queue) == [b"0", b"1", b"lingers"]
 
 
-def test_a_lock_that_another_thread_held_does_not_hang_the_child(module_broker: LocalBroker, queue: str) -> None:
+def test_a_lock_that_another_thread_held_does_not_hang_the_child(
+    module_broker: LocalBroker, queue: str
+) -> None:
     script = """
 producer, consumer = Producer(address, queue=queue), Consumer(address, queue=queue)
 producer.send(b"0").result(10)
@@ -209,7 +217,9 @@ sys.exit(failed)
     run(script, module_broker, queue)
 
 
-def test_processes_of_multiprocessing_flush_what_they_do_not_close(module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path) -> None:
+def test_processes_of_multiprocessing_flush_what_they_do_not_close(
+    module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> None:
     script = """
 import multiprocessing
 producer = Producer(address, queue=queue)
@@ -227,7 +237,9 @@ producer.close()
 sys.exit(sum(process.exitcode != 0 for process in processes))
 """
     run(script, module_broker, queue)
-    assert stored(module_broker, queue) == sorted([b"parent", *(b"%d %d" % (number, i) for number in range(4) for i in range(10))])
+    assert stored(module_broker, queue) == sorted(
+        [b"parent", *(b"%d %d" % (number, i) for number in range(4) for i in range(10))]
+    )
 
 
 def test_this_process_is_none_the_worse(module_broker: LocalBroker) -> None:

@@ -29,11 +29,16 @@ def test_a_task_routes_to_more_queues_than_a_connection_has_streams(module_broke
     with Connection(module_broker.address) as connection:
         options = SinkOptions(broker=module_broker.address, route_by_columns=True)
         queues = pa.array([f"routed.{number}" for number in range(QUEUES)])
-        batches = [pa.record_batch({"queue": queues, "value": pa.array([b"%d" % turn] * QUEUES, pa.binary())}) for turn in range(3)]
+        batches = [
+            pa.record_batch({"queue": queues, "value": pa.array([b"%d" % turn] * QUEUES, pa.binary())})
+            for turn in range(3)
+        ]
         done = stage(iter(batches), options, socket.gethostname())
         assert done.rows == 3 * QUEUES
         assert len(Connection.shared(module_broker.address).publish_streams) <= 4
-        request = produce_pb2.CommitStagedRequest(tokens=[produce_pb2.StagedToken(token=done.token, rows=done.rows)], rows=done.rows)
+        request = produce_pb2.CommitStagedRequest(
+            tokens=[produce_pb2.StagedToken(token=done.token, rows=done.rows)], rows=done.rows
+        )
         connection.call("CommitStaged", request)
         assert ready(connection, "routed.") == [3] * QUEUES
 
@@ -65,7 +70,10 @@ def test_producers_of_one_connection_share_its_streams_fairly(module_broker: Loc
 def test_a_producer_that_fails_leaves_its_neighbours_alone(module_broker: LocalBroker) -> None:
     with Connection(module_broker.address) as connection:
         names = ["neighbour.0", *(f"neighbour.{number}" for number in range(1, 9))]
-        producers = [Producer(queue=name, name="fenced" if name == names[0] else None, connection=connection) for name in names]
+        producers = [
+            Producer(queue=name, name="fenced" if name == names[0] else None, connection=connection)
+            for name in names
+        ]
         for producer in producers:
             producer.send(b"1").result(10)
         newer = Producer(queue=names[0], name="fenced", connection=connection)

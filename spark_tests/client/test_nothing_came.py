@@ -27,7 +27,9 @@ def queue() -> str:
 
 def fill(address: str, queue: str, rows: int) -> None:
     with Producer(address, queue=queue) as producer:
-        producer.send_batch(pa.table({"value": [b"%d" % i for i in range(rows)], "partition": [0] * rows})).result(20)
+        producer.send_batch(
+            pa.table({"value": [b"%d" % i for i in range(rows)], "partition": [0] * rows})
+        ).result(20)
 
 
 def described(address: str, queue: str) -> admin_pb2.DestinationStats:
@@ -35,7 +37,8 @@ def described(address: str, queue: str) -> admin_pb2.DestinationStats:
         return connection.call("Stats", admin_pb2.StatsRequest(destination=queue)).destination  # type: ignore[no-any-return]
 
 
-# -- a broker that is away --------------------------------------------------------------------------------------------------
+# -- a broker that is away
+# --------------------------------------------------------------------------------------------------
 
 
 def test_batches_do_not_end_when_the_broker_is_killed(broker: LocalBroker, queue: str) -> None:
@@ -53,7 +56,9 @@ def test_batches_do_not_end_when_the_broker_is_killed(broker: LocalBroker, queue
 
 
 @pytest.mark.parametrize("timeout", [0, 0.001, 1.2])
-def test_receiving_from_a_dead_broker_fails_and_goes_on_when_it_is_back(broker: LocalBroker, queue: str, timeout: float) -> None:
+def test_receiving_from_a_dead_broker_fails_and_goes_on_when_it_is_back(
+    broker: LocalBroker, queue: str, timeout: float
+) -> None:
     fill(broker.address, queue, 1)
     with Consumer(broker.address, queue=queue) as consumer:
         message = consumer.receive(timeout=20)
@@ -99,7 +104,9 @@ def test_a_broker_that_is_silent_is_named(broker: LocalBroker, queue: str) -> No
             os.kill(broker.pid, signal.SIGCONT)
 
 
-def test_what_was_stored_before_is_there_however_short_the_time(module_broker: LocalBroker, queue: str) -> None:
+def test_what_was_stored_before_is_there_however_short_the_time(
+    module_broker: LocalBroker, queue: str
+) -> None:
     with Producer(module_broker.address, queue=queue) as producer:
         for number in range(20):
             producer.send(b"%d" % number).result(10)
@@ -189,13 +196,17 @@ def test_what_a_session_did_not_answer_is_asked_in_the_next() -> None:
     assert asking.answered_in is later.answered_in is second
 
 
-# -- max_unacknowledged -----------------------------------------------------------------------------------------------------
+# -- max_unacknowledged
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_no_warning_while_acknowledgements_are_on_their_way(module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 3000)
     seen = 0
-    with warnings.catch_warnings(), Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=10) as consumer:
+    with (
+        warnings.catch_warnings(),
+        Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=10) as consumer,
+    ):
         warnings.simplefilter("error")
         for batch in consumer.batches(max_rows=10, timeout=1.0):
             seen += batch.num_rows
@@ -205,7 +216,10 @@ def test_no_warning_while_acknowledgements_are_on_their_way(module_broker: Local
 
 def test_no_warning_where_the_queue_is_simply_empty(module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 20)
-    with warnings.catch_warnings(), Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=25) as consumer:
+    with (
+        warnings.catch_warnings(),
+        Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=25) as consumer,
+    ):
         warnings.simplefilter("error")
         assert len(list(consumer.messages(timeout=0.5))) == 20
 
@@ -214,19 +228,28 @@ def test_the_warning_says_the_number(module_broker: LocalBroker, queue: str) -> 
     fill(module_broker.address, queue, 30)
     with (
         Consumer(module_broker.address, queue=queue, prefetch=10, max_unacknowledged=25) as consumer,
-        pytest.warns(UserWarning, match="25 messages were handed over and not acknowledged, which is max_unacknowledged"),
+        pytest.warns(
+            UserWarning,
+            match="25 messages were handed over and not acknowledged, which is max_unacknowledged",
+        ),
     ):
         assert len(list(consumer.messages(timeout=0.5))) == 25
 
 
-# -- a queue that is gone, a consumer that is ended -------------------------------------------------------------------------
+# -- a queue that is gone, a consumer that is ended
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_waits_is_told_that_the_queue_was_deleted(module_broker: LocalBroker, queue: str, again: bool) -> None:
+def test_who_waits_is_told_that_the_queue_was_deleted(
+    module_broker: LocalBroker, queue: str, again: bool
+) -> None:
     fill(module_broker.address, queue, 1)
     told: list[BaseException] = []
-    with Consumer(module_broker.address, queue=queue) as consumer, Connection(module_broker.address) as connection:
+    with (
+        Consumer(module_broker.address, queue=queue) as consumer,
+        Connection(module_broker.address) as connection,
+    ):
         assert consumer.receive(timeout=20)
 
         def work() -> None:
@@ -267,10 +290,20 @@ def test_a_queue_that_was_exchanged_while_the_broker_was_away(broker: LocalBroke
 
 def test_a_consumer_that_an_operator_ends_does_not_come_back(module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 10)
-    with Consumer(module_broker.address, queue=queue) as consumer, Connection(module_broker.address) as connection:
+    with (
+        Consumer(module_broker.address, queue=queue) as consumer,
+        Connection(module_broker.address) as connection,
+    ):
         assert consumer.receive(timeout=20)
-        (info,) = connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue)).consumers
-        assert (info.connected, info.unacknowledged_rows, info.consumer, info.incarnation) == (True, 10, "", b"")
+        (info,) = connection.call(
+            "ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue)
+        ).consumers
+        assert (info.connected, info.unacknowledged_rows, info.consumer, info.incarnation) == (
+            True,
+            10,
+            "",
+            b"",
+        )
         assert str(os.getpid()) in info.client
         assert "127.0.0.1" in info.peer
         reply = connection.call("ReleaseConsumer", subscribe_pb2.ReleaseConsumerRequest(session=info.session))
@@ -291,7 +324,8 @@ def test_a_misspelt_queue_is_refused_and_not_made(module_broker: LocalBroker, na
         described(module_broker.address, name)
 
 
-# -- a consumer that nobody has any more ------------------------------------------------------------------------------------
+# -- a consumer that nobody has any more
+# ------------------------------------------------------------------------------------
 
 
 def test_a_forgotten_consumer_ends(module_broker: LocalBroker, queue: str) -> None:

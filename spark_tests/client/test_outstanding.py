@@ -12,7 +12,11 @@ from pyspark_mq.outstanding import Outstanding, Ranges
 
 
 def members(ranges: Ranges) -> list[int]:
-    return [offset for first, last in zip(ranges.first.tolist(), ranges.last.tolist(), strict=True) for offset in range(first, last)]
+    return [
+        offset
+        for first, last in zip(ranges.first.tolist(), ranges.last.tolist(), strict=True)
+        for offset in range(first, last)
+    ]
 
 
 def array(offsets: list[int]) -> np.ndarray:
@@ -30,7 +34,9 @@ def test_ranges_hold_each_offset_once_in_order_and_do_not_touch(offsets: list[in
 
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1), min_size=1))
 def test_union(parts: list[list[int]]) -> None:
-    assert members(Ranges.union([Ranges.of(array(part)) for part in parts])) == sorted({offset for part in parts for offset in part})
+    assert members(Ranges.union([Ranges.of(array(part)) for part in parts])) == sorted(
+        {offset for part in parts for offset in part}
+    )
 
 
 def test_wire_form_is_pairs_of_little_endian_int64() -> None:
@@ -50,7 +56,9 @@ def test_up_to_takes_what_was_handed_over_before_and_nothing_acknowledged(data: 
         left.update({offset: (serial, row) for row, offset in enumerate(offsets)})
         for _ in range(data.draw(st.integers(0, 3))):
             if data.draw(st.booleans()):
-                exact = data.draw(st.sets(st.sampled_from(order[: sum(map(len, deliveries[: serial + 1]))]), min_size=1))
+                exact = data.draw(
+                    st.sets(st.sampled_from(order[: sum(map(len, deliveries[: serial + 1]))]), min_size=1)
+                )
                 tracked.acknowledged(0, Ranges.of(array(sorted(exact))))
                 left = {offset: place for offset, place in left.items() if offset not in exact}
             else:

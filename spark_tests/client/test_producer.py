@@ -1,4 +1,6 @@
-"""The producer against a real broker: receipts, order, windows, failures that reach the caller, retries that store once."""
+"""The producer against a real broker: receipts, order, windows, failures that reach the caller, retries that
+store once.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def received(address: str, queue: str, timeout: float = 0.5) -> list[dict[str, o
 
 def test_a_message_arrives_with_all_that_was_sent(module_broker: LocalBroker, queue: str) -> None:
     with Producer(module_broker.address, queue=queue) as producer:
-        receipt = producer.send(b"v", key=b"k", priority=7, headers={"a": b"1"}, message_id="m").result(timeout=10)
+        receipt = producer.send(b"v", key=b"k", priority=7, headers={"a": b"1"}, message_id="m").result(
+            timeout=10
+        )
         assert (receipt.offset, receipt.duplicate) == (0, False)
         assert receipt.partition == partitions_of(pa.array([b"k"], pa.binary()), producer.partitions)[0]
     (row,) = received(module_broker.address, queue)
@@ -67,7 +71,12 @@ def test_a_message_arrives_with_all_that_was_sent(module_broker: LocalBroker, qu
 def test_every_receipt_names_the_place_of_its_own_message(module_broker: LocalBroker, queue: str) -> None:
     with Producer(module_broker.address, queue=queue, batch_rows=100) as producer:
         receipts = [
-            producer.send(b"%d" % i, key=b"%d" % (i % 7) if i % 3 else None, priority=i % 10, partition=1 if i % 5 == 0 else None)
+            producer.send(
+                b"%d" % i,
+                key=b"%d" % (i % 7) if i % 3 else None,
+                priority=i % 10,
+                partition=1 if i % 5 == 0 else None,
+            )
             for i in range(5000)
         ]
         places = {(receipt.partition, receipt.offset): i for i, receipt in enumerate(receipts)}
@@ -121,10 +130,14 @@ def test_record_batches_of_every_size_are_stored_whole(module_broker: LocalBroke
 def test_a_keyed_batch_is_split_by_key(module_broker: LocalBroker, queue: str) -> None:
     keys = [b"k%d" % (i % 50) for i in range(10_000)]
     numbers = range(10_000)
-    batch = pa.RecordBatch.from_pydict({"value": [b"%d" % i for i in numbers], "key": keys, "priority": [i % 10 for i in numbers]})
+    batch = pa.RecordBatch.from_pydict(
+        {"value": [b"%d" % i for i in numbers], "key": keys, "priority": [i % 10 for i in numbers]}
+    )
     with Producer(module_broker.address, queue=queue) as producer:
         assert sum(rows for _, _, rows, _ in producer.send_batch(batch).result(10).ranges) == 10_000
-        expected = dict(zip(keys, partitions_of(batch.column("key"), producer.partitions).tolist(), strict=True))
+        expected = dict(
+            zip(keys, partitions_of(batch.column("key"), producer.partitions).tolist(), strict=True)
+        )
     rows = received(module_broker.address, queue)
     assert all(row["partition"] == expected[row["key"]] for row in rows)  # type: ignore[index]
     assert sorted(int(row["value"]) for row in rows) == list(range(10_000))  # type: ignore[call-overload]
@@ -205,10 +218,14 @@ def test_several_threads_share_a_producer(module_broker: LocalBroker, queue: str
             thread.join()
     rows = received(module_broker.address, queue)
     for name in range(4):
-        assert [row["value"] for row in rows if row["partition"] == name] == [b"%d-%d" % (name, i) for i in range(1000)]
+        assert [row["value"] for row in rows if row["partition"] == name] == [
+            b"%d-%d" % (name, i) for i in range(1000)
+        ]
 
 
-def test_a_name_tells_what_it_has_stored_and_fences_its_older_self(module_broker: LocalBroker, queue: str) -> None:
+def test_a_name_tells_what_it_has_stored_and_fences_its_older_self(
+    module_broker: LocalBroker, queue: str
+) -> None:
     name = f"loader-{queue}"
     first = Producer(module_broker.address, queue=queue, name=name)
     assert first.stored == {}
@@ -250,7 +267,9 @@ def test_the_error_handler_hears_of_a_fence_at_once(module_broker: LocalBroker, 
         first.close()
 
 
-def test_staged_rows_are_invisible_until_committed(module_broker: LocalBroker, connection: Connection, queue: str) -> None:
+def test_staged_rows_are_invisible_until_committed(
+    module_broker: LocalBroker, connection: Connection, queue: str
+) -> None:
     token = uuid.uuid4().bytes
     epoch = connection.call("TakeEpoch", produce_pb2.TakeEpochRequest()).epoch
     staged = produce_pb2.StagedSet(token=token, epoch=epoch, query_id=queue, batch_id=0, run_id="r")
@@ -262,7 +281,11 @@ def test_staged_rows_are_invisible_until_committed(module_broker: LocalBroker, c
         assert producer.send_batch(pa.table({"value": [b"last"]})).result(10).ranges[0][1] is None
     assert received(module_broker.address, queue, timeout=0.2) == []
     commit = produce_pb2.CommitStagedRequest(
-        tokens=[produce_pb2.StagedToken(token=token, rows=5001)], target=queue, owner=f"query:{queue}", version=0, rows=5001
+        tokens=[produce_pb2.StagedToken(token=token, rows=5001)],
+        target=queue,
+        owner=f"query:{queue}",
+        version=0,
+        rows=5001,
     )
     assert connection.call("CommitStaged", commit).rows == 5001
     assert len(received(module_broker.address, queue)) == 5001
@@ -360,7 +383,10 @@ def test_another_broker_behind_the_same_address_is_refused(tmp_path: pathlib.Pat
 def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
     module_broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Connection(module_broker.address) as connection, Producer(queue=queue, connection=connection, linger_ms=500) as producer:
+    with (
+        Connection(module_broker.address) as connection,
+        Producer(queue=queue, connection=connection, linger_ms=500) as producer,
+    ):
         publishing, call, others = producer._publishing, connection.call, []
 
         def call_beside_a_stream(method: str, *arguments: object, **options: float | None) -> object:
@@ -376,4 +402,8 @@ def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
         assert len(others) == 1, "the first message must have been sent alone"
         others[0].result(10)
         assert not producer.send(b"after").result(10).duplicate
-    assert sorted(str(row["value"]) for row in received(module_broker.address, queue)) == ["b'after'", "b'alone'", "b'lingers'"]
+    assert sorted(str(row["value"]) for row in received(module_broker.address, queue)) == [
+        "b'after'",
+        "b'alone'",
+        "b'lingers'",
+    ]

@@ -37,23 +37,43 @@ def round_trip(data: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view(), pa.binary_view()])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view(), pa.binary_view()],
+)
 def test_values_of_every_kind_of_bytes(kind: pa.DataType) -> None:
-    assert round_trip(batch(value=pa.array(["ä", ""], pa.string()).cast(kind))) == [{"value": "ä".encode()}, {"value": b""}]
+    assert round_trip(batch(value=pa.array(["ä", ""], pa.string()).cast(kind))) == [
+        {"value": "ä".encode()},
+        {"value": b""},
+    ]
 
 
 def test_dictionaries_and_fixed_size_values() -> None:
-    assert round_trip(batch(value=pa.array(["a", "b", "a"]).dictionary_encode())) == [{"value": b"a"}, {"value": b"b"}, {"value": b"a"}]
+    assert round_trip(batch(value=pa.array(["a", "b", "a"]).dictionary_encode())) == [
+        {"value": b"a"},
+        {"value": b"b"},
+        {"value": b"a"},
+    ]
     assert round_trip(batch(value=pa.array([b"ab"], pa.binary(2)))) == [{"value": b"ab"}]
 
 
 def test_every_column_arrives() -> None:
     row = {
-        "key": b"k", "value": b"v", "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], "priority": 7,
-        "message_id": "m", "created_at": NOW, "correlation_id": "c", "reply_to": "r", "type": "t", "trace_context": "x",
-    }  # fmt: skip
+        "key": b"k",
+        "value": b"v",
+        "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        "priority": 7,
+        "message_id": "m",
+        "created_at": NOW,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "type": "t",
+        "trace_context": "x",
+    }
     types = {field.name: field.type for field in envelope.COLUMNS}
-    assert round_trip(batch(**{name: pa.array([value, value], types[name]) for name, value in row.items()})) == [row, row]
+    assert round_trip(
+        batch(**{name: pa.array([value, value], types[name]) for name, value in row.items()})
+    ) == [row, row]
 
 
 def test_one_priority_for_all_needs_no_column() -> None:
@@ -62,7 +82,9 @@ def test_one_priority_for_all_needs_no_column() -> None:
 
 
 def test_headers_as_maps_also_sliced_and_with_nulls() -> None:
-    maps = pa.array([[("x", "y")], None, [("a", "1"), ("b", "2")], []], pa.map_(pa.string(), pa.string())).slice(1)
+    maps = pa.array(
+        [[("x", "y")], None, [("a", "1"), ("b", "2")], []], pa.map_(pa.string(), pa.string())
+    ).slice(1)
     assert round_trip(batch(value=[b"1", b"2", b"3"], headers=maps)) == [
         {"value": b"1", "headers": None},
         {"value": b"2", "headers": [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}]},
@@ -110,11 +132,20 @@ def test_slices_hold_every_row_once_and_fit(sizes: list[int], bytes_max: int) ->
 
 
 def test_many_tiny_rows_are_cut_by_rows() -> None:
-    assert max(part.num_rows for part in slices(batch(value=pa.array([b""] * (RECORDS_ROWS_MAX + 1))), 1 << 22)) <= RECORDS_ROWS_MAX
+    assert (
+        max(part.num_rows for part in slices(batch(value=pa.array([b""] * (RECORDS_ROWS_MAX + 1))), 1 << 22))
+        <= RECORDS_ROWS_MAX
+    )
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.one_of(st.none(), st.binary(max_size=3)), st.one_of(st.none(), st.integers(0, 2))), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.none(), st.binary(max_size=3)), st.one_of(st.none(), st.integers(0, 2))),
+        min_size=1,
+        max_size=40,
+    )
+)
 def test_rows_go_where_partition_or_key_say(rows: list[tuple[bytes | None, int | None]]) -> None:
     data = batch(
         value=pa.array([b"%d" % i for i in range(len(rows))]),
@@ -135,19 +166,29 @@ def test_rows_go_where_partition_or_key_say(rows: list[tuple[bytes | None, int |
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2)), min_size=1, max_size=40), st.integers(0, 2))
-def test_rows_that_may_go_anywhere_keep_their_order_among_those_that_may_not(wanted: list[int | None], free: int) -> None:
-    open_batch = gathered([(b"%d" % i, None, 4, {} if to is None else {"partition": to}) for i, to in enumerate(wanted)])
-    whole = batch(value=pa.array([b"%d" % i for i in range(len(wanted))]), partition=pa.array(wanted, pa.int32()))
+def test_rows_that_may_go_anywhere_keep_their_order_among_those_that_may_not(
+    wanted: list[int | None], free: int
+) -> None:
+    open_batch = gathered(
+        [(b"%d" % i, None, 4, {} if to is None else {"partition": to}) for i, to in enumerate(wanted)]
+    )
+    whole = batch(
+        value=pa.array([b"%d" % i for i in range(len(wanted))]), partition=pa.array(wanted, pa.int32())
+    )
     order: list[dict[int, list[int]]] = [{}, {}]
     for each in open_batch.to_batches(3, lambda: free):
         assert each.records is not None
         values = envelope.decode(each.records, each.columns, each.rows).column("value").to_pylist()
         order[0].setdefault(each.partition, []).extend(map(int, values))
     for partition, rows, _ in cut(to_records(whole, 3).settled(lambda: free), 1 << 20):
-        order[1].setdefault(free if partition < 0 else partition, []).extend(map(int, rows.column("value").to_pylist()))
+        order[1].setdefault(free if partition < 0 else partition, []).extend(
+            map(int, rows.column("value").to_pylist())
+        )
     for rows_of in order:
         assert all(rows == sorted(rows) for rows in rows_of.values())
-        assert {row: to for to, rows in rows_of.items() for row in rows} == {i: free if to is None else to for i, to in enumerate(wanted)}
+        assert {row: to for to, rows in rows_of.items() for row in rows} == {
+            i: free if to is None else to for i, to in enumerate(wanted)
+        }
 
 
 def gathered(rows: list[tuple[bytes, bytes | None, int, dict[str, Any]]]) -> OpenBatch:
@@ -162,7 +203,13 @@ def gathered(rows: list[tuple[bytes, bytes | None, int, dict[str, Any]]]) -> Ope
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.binary(max_size=5), st.one_of(st.none(), st.binary(max_size=3)), st.integers(0, 9)), min_size=1, max_size=50))
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=5), st.one_of(st.none(), st.binary(max_size=3)), st.integers(0, 9)),
+        min_size=1,
+        max_size=50,
+    )
+)
 def test_gathered_messages_find_their_batch_again(rows: list[tuple[bytes, bytes | None, int]]) -> None:
     sparse = sparse_columns({"h": b"1"}, None, 4, {"message_id": "m"})[0]
     open_batch = gathered([(*row, sparse if i % 3 == 0 else {}) for i, row in enumerate(rows)])
@@ -180,7 +227,9 @@ def test_gathered_messages_find_their_batch_again(rows: list[tuple[bytes, bytes 
         assert (mine.priority_plus_one - 1 if mine.priority_plus_one else got.get("priority", 4)) == priority
         assert got.get("message_id") == ("m" if i % 3 == 0 else None)
         assert got.get("headers") == ([{"key": "h", "value": b"1"}] if i % 3 == 0 else None)
-        assert mine.partition == (2 if key is None else int(partitions_of(pa.array([key], pa.binary()), 4)[0]))
+        assert mine.partition == (
+            2 if key is None else int(partitions_of(pa.array([key], pa.binary()), 4)[0])
+        )
 
 
 @pytest.mark.parametrize(

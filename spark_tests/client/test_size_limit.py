@@ -1,4 +1,6 @@
-"""One size limit for a message, however it is sent, and room for a key and headers around what was received."""
+"""One size limit for a message, however it is sent, and room for a key and headers around what was
+received.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def largest(value_bytes: int) -> dict[str, Any]:
 def as_batch(message: dict[str, Any]) -> pa.RecordBatch:
     columns = {name: pa.array([content]) for name, content in message.items() if name != "headers"}
     if "headers" in message:
-        columns["headers"] = pa.array([[{"key": name, "value": content} for name, content in message["headers"]]], HEADERS_TYPE)
+        columns["headers"] = pa.array(
+            [[{"key": name, "value": content} for name, content in message["headers"]]], HEADERS_TYPE
+        )
     return pa.record_batch(columns)
 
 
@@ -41,7 +45,10 @@ def as_batch(message: dict[str, Any]) -> pa.RecordBatch:
 def test_the_largest_message_passes_by_every_way(module_broker: LocalBroker, value_bytes: int) -> None:
     queue = f"largest-{value_bytes}"
     message = largest(value_bytes)
-    with Producer(module_broker.address, queue=queue) as producer, Consumer(module_broker.address, queue=queue) as consumer:
+    with (
+        Producer(module_broker.address, queue=queue) as producer,
+        Consumer(module_broker.address, queue=queue) as consumer,
+    ):
         producer.send(**message).result(timeout=30)
         producer.send_batch(as_batch(message)).result(timeout=30)
         for _ in range(2):
@@ -59,7 +66,9 @@ def test_the_largest_message_passes_by_every_way(module_broker: LocalBroker, val
     [{"value": b"v" * (VALUE_BYTES_MAX + 1)}, largest(1000) | {"reply_to": "rr"}],
     ids=["value", "whole"],
 )
-def test_one_byte_more_is_refused_in_the_same_words(module_broker: LocalBroker, message: dict[str, Any]) -> None:
+def test_one_byte_more_is_refused_in_the_same_words(
+    module_broker: LocalBroker, message: dict[str, Any]
+) -> None:
     options = SinkOptions.parse({"broker": module_broker.address, "queue": "too-large"})
     said = set()
     with Producer(module_broker.address, queue="too-large") as producer:
@@ -77,8 +86,13 @@ def test_one_byte_more_is_refused_in_the_same_words(module_broker: LocalBroker, 
 
 
 def test_what_was_received_can_be_sent_again_with_a_key_and_headers(module_broker: LocalBroker) -> None:
-    with Producer(module_broker.address, queue="again") as producer, Consumer(module_broker.address, queue="again") as consumer:
+    with (
+        Producer(module_broker.address, queue="again") as producer,
+        Consumer(module_broker.address, queue="again") as consumer,
+    ):
         producer.send(b"v" * VALUE_BYTES_MAX).result(timeout=30)
         received = consumer.receive(timeout=30)
         assert received is not None
-        producer.send(received.value, key=b"k" * 255, headers={"origin": b"o" * 1000, "why": b"w" * 10_000}).result(timeout=30)
+        producer.send(
+            received.value, key=b"k" * 255, headers={"origin": b"o" * 1000, "why": b"w" * 10_000}
+        ).result(timeout=30)

@@ -1,4 +1,6 @@
-"""A broker in trouble, as its clients see it: what it answers while it ends is no answer, and they wait for its next start."""
+"""A broker in trouble, as its clients see it: what it answers while it ends is no answer, and they wait for
+its next start.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ _TROUBLES: list[type[MqError]] = [StorageFailed, StoreFull]
 
 @dataclasses.dataclass
 class Troubled(grpc.GenericRpcHandler):
-    """A door before a real broker: the first call of `method` is refused with `error`, everything else is passed on.
+    """A door before a real broker: the first call of `method` is refused with `error`, everything else is
+    passed on.
 
-    With `spoil`, answers of that call's stream go through it instead, until it says None: then the stream breaks off.
+    With `spoil`, answers of that call's stream go through it instead, until it says None: then the stream
+    breaks off.
     """
 
     behind: grpc.Channel
@@ -41,9 +45,13 @@ class Troubled(grpc.GenericRpcHandler):
     refused: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        return grpc.stream_stream_rpc_method_handler(lambda requests, context: self._pass_on(details.method, requests, context))
+        return grpc.stream_stream_rpc_method_handler(
+            lambda requests, context: self._pass_on(details.method, requests, context)
+        )
 
-    def _pass_on(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _pass_on(
+        self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
         is_chosen = method.endswith(f"/{self.method}") and not self.refused.is_set()
         if is_chosen:
             self.refused.set()
@@ -69,7 +77,9 @@ class Troubled(grpc.GenericRpcHandler):
 class Door:
     """Serves one `Troubled`."""
 
-    def __init__(self, broker: LocalBroker, method: str, error: type[MqError], spoil: Spoil | None = None) -> None:
+    def __init__(
+        self, broker: LocalBroker, method: str, error: type[MqError], spoil: Spoil | None = None
+    ) -> None:
         self._channel = grpc.insecure_channel(broker.address.removeprefix("mq://"))
         self.trouble = Troubled(self._channel, method, error, spoil)
         self._server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[self.trouble])
@@ -106,7 +116,9 @@ def test_a_run_is_held_again(module_broker: LocalBroker) -> None:
         run = Run(connection)
         assert run.number() > 0
         assert door.trouble.refused.is_set()
-        assert patience_s(connection) == SOURCE_RETRY_S, "whatever is called next, the broker has been reached"
+        assert patience_s(connection) == SOURCE_RETRY_S, (
+            "whatever is called next, the broker has been reached"
+        )
         run.close()
 
 
@@ -129,13 +141,26 @@ def test_a_fetch_goes_on(module_broker: LocalBroker) -> None:
     with Door(module_broker, "Fetch", StorageFailed) as door, Connection(door.address) as connection:
         run = Run(connection)
         who = subscribe_pb2.ConsumerRef(destination=queue, consumer="reader", run=run.number())
-        plan = connection.call("Plan", subscribe_pb2.PlanRequest(who=who, start=common_pb2.Positions(), max_rows=10, max_bytes=1 << 20))
-        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
-        opened = connection.call("OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=common_pb2.Positions(), end=plan.end))
+        plan = connection.call(
+            "Plan",
+            subscribe_pb2.PlanRequest(who=who, start=common_pb2.Positions(), max_rows=10, max_bytes=1 << 20),
+        )
+        who.cluster_id, who.destination_id, who.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
+        opened = connection.call(
+            "OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=common_pb2.Positions(), end=plan.end)
+        )
         rows = 0
         for part in opened.parts:
             request = subscribe_pb2.OpenFetch(
-                who=who, partition=part.partition, first=part.first, last=part.last, columns=envelope_mask(("value",))
+                who=who,
+                partition=part.partition,
+                first=part.first,
+                last=part.last,
+                columns=envelope_mask(("value",)),
             )
             fetch = Fetch(connection, request, BrowseOptions(broker=door.address, queue=queue))
             fetch.start()
@@ -146,7 +171,9 @@ def test_a_fetch_goes_on(module_broker: LocalBroker) -> None:
         run.close()
 
 
-def test_an_acknowledgement_that_failed_storage_answers_is_as_one_that_was_not_answered(module_broker: LocalBroker) -> None:
+def test_an_acknowledgement_that_failed_storage_answers_is_as_one_that_was_not_answered(
+    module_broker: LocalBroker,
+) -> None:
     queue = "troubled.acknowledgement"
     with Producer(module_broker.address, queue=queue) as producer:
         producer.send(b"1").result(10)
@@ -162,7 +189,10 @@ def test_an_acknowledgement_that_failed_storage_answers_is_as_one_that_was_not_a
         header.error.code, header.error.message = StorageFailed.code, "in trouble"
         return framing.join(header.SerializeToString())
 
-    with Door(module_broker, "Consume", StorageFailed, spoil) as door, Consumer(door.address, queue=queue) as consumer:
+    with (
+        Door(module_broker, "Consume", StorageFailed, spoil) as door,
+        Consumer(door.address, queue=queue) as consumer,
+    ):
         message = consumer.receive(timeout=10)
         assert message is not None
         consumer.acknowledge(message)

@@ -1,4 +1,6 @@
-"""Producers that nobody closes: what they took is sent at the end of the process or when they are collected, and what is not is told."""
+"""Producers that nobody closes: what they took is sent at the end of the process or when they are collected,
+and what is not is told.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ for i in range(5000):
 """
 
 
-def run(script: str, address: str, queue: str, *rest: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    script: str, address: str, queue: str, *rest: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *options, "-c", script, address, queue, *rest]
     return subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
 
@@ -49,11 +53,20 @@ def stored(broker: LocalBroker, queue: str) -> list[int]:
         ("raise ValueError('at top level')", 1, "at top level"),
         ("del producer", 0, ""),
         # Threads that send on until the interpreter stops them.
-        ("threading.Thread(target=lambda: [producer.send(b'5000') for _ in iter(int, 1)], daemon=True).start()", 0, None),
+        (
+            (
+                "threading.Thread(target=lambda: [producer.send(b'5000') for _ in iter(int, 1)], "
+                "daemon=True).start()"
+            ),
+            0,
+            None,
+        ),
     ],
     ids=["end", "exit", "exception", "collected", "thread"],
 )
-def test_the_end_of_a_process_sends_what_was_taken(module_broker: LocalBroker, queue: str, end: str, code: int, words: str | None) -> None:
+def test_the_end_of_a_process_sends_what_was_taken(
+    module_broker: LocalBroker, queue: str, end: str, code: int, words: str | None
+) -> None:
     done = run(_BEGIN + end, module_broker.address, queue)
     assert done.returncode == code, done.stderr
     if words is not None:
@@ -98,7 +111,9 @@ os._exit("mq-producer" in thread_names())   # no flush at exit helped
     assert stored(module_broker, queue) == list(range(5000))
 
 
-def test_a_producer_is_collected_although_its_receipts_are_held(module_broker: LocalBroker, queue: str) -> None:
+def test_a_producer_is_collected_although_its_receipts_are_held(
+    module_broker: LocalBroker, queue: str
+) -> None:
     script = (
         _BEGIN
         + """
@@ -130,7 +145,10 @@ for i in range(37):
 """
     done = run(script, broker.address, queue, str(broker.pid), str(timeout))
     assert done.returncode == 0
-    assert f"pyspark_mq: 37 messages to queue {queue!r} were not confirmed before this process ended" in done.stderr
+    assert (
+        f"pyspark_mq: 37 messages to queue {queue!r} were not confirmed before this process ended"
+        in done.stderr
+    )
 
 
 def test_closed_producers_hold_nothing_up(module_broker: LocalBroker, queue: str) -> None:

@@ -1,4 +1,6 @@
-"""The window gives sequences, keeps order through refusals and broken streams, and tells each batch's outcome once."""
+"""The window gives sequences, keeps order through refusals and broken streams, and tells each batch's outcome
+once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq_wire.errors import InvalidRecords, MqError, ProducerFenced, SendOutcomeUnknown, SendTimeout, StoreFull, UnknownProducer
+from mq_wire.errors import (
+    InvalidRecords,
+    MqError,
+    ProducerFenced,
+    SendOutcomeUnknown,
+    SendTimeout,
+    StoreFull,
+    UnknownProducer,
+)
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.common_pb2 import Error
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, Receipt
@@ -35,7 +45,10 @@ def sent(window: Window, now: float = 0.0) -> list[OutgoingBatch]:
 
 
 def stored(batch: OutgoingBatch, base: int = 0) -> PublishResponse:
-    return PublishResponse(request_id=batch.request_id, receipt=Receipt(partition=batch.partition, base_offset=base, rows=batch.rows))
+    return PublishResponse(
+        request_id=batch.request_id,
+        receipt=Receipt(partition=batch.partition, base_offset=base, rows=batch.rows),
+    )
 
 
 def refused(batch: OutgoingBatch, code: str) -> PublishResponse:
@@ -56,7 +69,14 @@ def test_answer_frees_the_window_and_tells_the_offset() -> None:
     assert (w.bytes, w.batches) == (100, 1)
     sent(w)
     assert w.answer(stored(one, base=42), 0.0) is one
-    assert (w.bytes, w.batches, w.idle, one.stored, one.base_offset, w.rows_stored) == (0, 0, True, True, 42, 3)
+    assert (w.bytes, w.batches, w.idle, one.stored, one.base_offset, w.rows_stored) == (
+        0,
+        0,
+        True,
+        True,
+        42,
+        3,
+    )
 
 
 def test_full_store_holds_the_partition_until_all_answers_are_in_then_resends_in_order() -> None:
@@ -107,7 +127,9 @@ def test_a_broken_stream_sends_everything_again_under_the_same_sequences() -> No
     w.add(late, FOREVER)
     w.disconnected()
     again = sent(w)
-    assert {one: one.sequence for one in again if one is not late} == {one: before[one] for one in batches[1:]}
+    assert {one: one.sequence for one in again if one is not late} == {
+        one: before[one] for one in batches[1:]
+    }
     assert [one for one in again if one.partition == 0] == [batches[2], late]
 
 
@@ -262,19 +284,24 @@ class Broker:
             if self.known.get(key) != (-1 if header.skip else tag):
                 return PublishResponse(request_id=header.request_id, error=Error(code="SEQUENCE_REUSED"))
             return PublishResponse(
-                request_id=header.request_id, receipt=Receipt(partition=header.partition, rows=header.rows, duplicates=header.rows)
+                request_id=header.request_id,
+                receipt=Receipt(partition=header.partition, rows=header.rows, duplicates=header.rows),
             )
         self.known[key] = -1 if header.skip else tag
         self.next[header.partition] += header.rows
         if not header.skip:
             self.log[header.partition].append(tag)
-        return PublishResponse(request_id=header.request_id, receipt=Receipt(partition=header.partition, rows=header.rows))
+        return PublishResponse(
+            request_id=header.request_id, receipt=Receipt(partition=header.partition, rows=header.rows)
+        )
 
 
 @settings(deadline=None)
 @given(st.data())
 def test_each_batch_is_stored_once_and_in_order_whatever_happens(data: st.DataObject) -> None:
-    """Random adds, answers, refusals and broken streams; then a quiet end. `crc32` serves as the name of a batch."""
+    """Random adds, answers, refusals and broken streams; then a quiet end. `crc32` serves as the name of a
+    batch.
+    """
     w, broker, now = window(), Broker(), 0.0
     batches: list[OutgoingBatch] = []
     wire: list[tuple[OutgoingBatch, PublishResponse]] = []
@@ -289,7 +316,11 @@ def test_each_batch_is_stored_once_and_in_order_whatever_happens(data: st.DataOb
             case "send" | "refuse" | "spoil" as how:
                 one_or_none = w.next_batch(now)
                 if one_or_none is not None:
-                    refusal = {"send": None, "refuse": "STORE_FULL", "spoil": None if one_or_none.is_skip else "INVALID_RECORDS"}[how]
+                    refusal = {
+                        "send": None,
+                        "refuse": "STORE_FULL",
+                        "spoil": None if one_or_none.is_skip else "INVALID_RECORDS",
+                    }[how]
                     header = PublishHeader.FromString(w.header(one_or_none))
                     wire.append((one_or_none, broker.take(header, one_or_none.crc32, refusal)))
             case "answer" if wire:
@@ -301,7 +332,12 @@ def test_each_batch_is_stored_once_and_in_order_whatever_happens(data: st.DataOb
         now += 10
         one_or_none = w.next_batch(now)
         if one_or_none is not None:
-            wire.append((one_or_none, broker.take(PublishHeader.FromString(w.header(one_or_none)), one_or_none.crc32, None)))
+            wire.append(
+                (
+                    one_or_none,
+                    broker.take(PublishHeader.FromString(w.header(one_or_none)), one_or_none.crc32, None),
+                )
+            )
         elif wire:
             w.answer(wire.pop(0)[1], now)
         elif w.idle:
@@ -314,4 +350,6 @@ def test_each_batch_is_stored_once_and_in_order_whatever_happens(data: st.DataOb
         assert broker.log[partition] == sorted(broker.log[partition])
         assert set(confirmed) <= set(broker.log[partition])
         assert all(one.stored or isinstance(one.error, MqError) for one in mine)
-        assert set(broker.log[partition]) - set(confirmed) <= {one.crc32 for one in mine if one.error is not None}
+        assert set(broker.log[partition]) - set(confirmed) <= {
+            one.crc32 for one in mine if one.error is not None
+        }

@@ -1,7 +1,8 @@
-"""Questions to a running broker, over its public API, and its answers as plain JSON: what a broker of any version must say of a directory.
+"""Questions to a running broker, over its public API, and its answers as plain JSON: what a broker of any
+version must say of a directory.
 
-Questions are data. They are asked in their order, since some change what comes after; the same ones were asked when the directory was
-made.
+Questions are data. They are asked in their order, since some change what comes after; the same ones were
+asked when the directory was made.
 """
 
 from __future__ import annotations
@@ -28,10 +29,26 @@ from spark_tests.rpc.client import Wire, batch_of, error_code, fetched, open_fet
 Json = dict[str, Any]
 
 _FIGURES: Final = (
-    "partitions", "depth_rows", "ready_rows", "assigned_rows", "duplicate_rows", "enqueued_rows", "dead_letters", "staged_rows",
-    "consumers", "quarantined_rows",
-)  # fmt: skip
-_CONSUMER: Final = ("destination", "consumer", "unacknowledged_rows", "read_rows", "query_id", "batch_id", "failed_attempts")
+    "partitions",
+    "depth_rows",
+    "ready_rows",
+    "assigned_rows",
+    "duplicate_rows",
+    "enqueued_rows",
+    "dead_letters",
+    "staged_rows",
+    "consumers",
+    "quarantined_rows",
+)
+_CONSUMER: Final = (
+    "destination",
+    "consumer",
+    "unacknowledged_rows",
+    "read_rows",
+    "query_id",
+    "batch_id",
+    "failed_attempts",
+)
 _MANY: Final = 1 << 40
 #: Where the time is in a row that is ready.
 _TIME: Final = 4
@@ -44,7 +61,9 @@ class Asker:
         self.wire = Wire(address)
         self.address = address
         self.connection = Connection(address)
-        self.cluster_id: bytes = self.wire.call("Hello", admin_pb2.HelloRequest(client="asking", protocol=1)).cluster_id
+        self.cluster_id: bytes = self.wire.call(
+            "Hello", admin_pb2.HelloRequest(client="asking", protocol=1)
+        ).cluster_id
         self._runs: list[Run] = []
 
     def close(self) -> None:
@@ -72,27 +91,38 @@ class Asker:
         except grpc.RpcError as error:
             return {"error": error_code(error) or str(error.code())}
 
-    # -- looking ---------------------------------------------------------------------------------------------------------
+    # -- looking
+    # --------------------------------------------------------------------------------------------------------
 
     def overview(self, *, runs: bool = False) -> Json:
-        """Everything that can be seen without changing anything: figures, rows that are ready, durable consumers."""
+        """Everything that can be seen without changing anything: figures, rows that are ready, durable
+        consumers.
+        """
         listed = self.wire.call("ListDestinations", admin_pb2.ListDestinationsRequest()).destinations
         found = self.wire.call("ListConsumers", subscribe_pb2.ListConsumersRequest()).consumers
         consumers = []
-        for each in sorted(found, key=lambda consumer: (consumer.destination, consumer.consumer, consumer.incarnation)):
+        for each in sorted(
+            found, key=lambda consumer: (consumer.destination, consumer.consumer, consumer.incarnation)
+        ):
             shown = {name: getattr(each, name) for name in _CONSUMER}
-            shown |= {"incarnation": each.incarnation.hex(), "next": positions_json(each.next)} | ({"run": each.run} if runs else {})
+            shown |= {"incarnation": each.incarnation.hex(), "next": positions_json(each.next)} | (
+                {"run": each.run} if runs else {}
+            )
             consumers.append(shown)
         staged = self.wire.call("Stats", admin_pb2.StatsRequest()).broker.staged_rows
         return {
             "cluster_id": self.cluster_id.hex(),
             "staged_rows": staged,
-            "destinations": {stats.name: self._destination(stats) for stats in sorted(listed, key=lambda stats: stats.name)},
+            "destinations": {
+                stats.name: self._destination(stats) for stats in sorted(listed, key=lambda stats: stats.name)
+            },
             "consumers": consumers,
         }
 
     def _destination(self, stats: admin_pb2.DestinationStats) -> Json:
-        described = self.wire.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=stats.name))
+        described = self.wire.call(
+            "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=stats.name)
+        )
         return {
             "destination_id": stats.destination_id.hex(),
             "end_offsets": [partition.end_offset for partition in described.partitions],
@@ -106,7 +136,12 @@ class Asker:
         opened = self.wire.call("OpenBrowse", subscribe_pb2.OpenBrowseRequest(destination=destination))
         rows = []
         for part in opened.parts:
-            fields = {"browse": opened.browse, "partition": part.partition, "first": part.first, "last": part.last}
+            fields = {
+                "browse": opened.browse,
+                "partition": part.partition,
+                "first": part.first,
+                "last": part.last,
+            }
             rows += [row[1:] if times else [*row[1:5], *row[6:]] for row in self._fetch(fields)]
         return {"rows": rows}
 
@@ -118,7 +153,8 @@ class Asker:
         finally:
             stream.end()
 
-    # -- working ---------------------------------------------------------------------------------------------------------
+    # -- working
+    # --------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, request: Json) -> Json:
         """Any unary call, request and answer as protobuf's JSON."""
@@ -126,7 +162,9 @@ class Asker:
         answer = self.wire.call(method, message)
         return json_format.MessageToDict(answer, preserving_proto_field_name=True)
 
-    def send(self, *, values: list[str], columns: Json | None = None, staged: Json | None = None, **fields: Any) -> Json:
+    def send(
+        self, *, values: list[str], columns: Json | None = None, staged: Json | None = None, **fields: Any
+    ) -> Json:
         """One batch of a producer or of a staged set, or with `skip` none."""
         records: Any = b""
         if not fields.get("skip"):
@@ -142,10 +180,19 @@ class Asker:
         if answer.HasField("error"):
             return {"error": answer.error.code}
         receipt = answer.receipt
-        told = {"partition": receipt.partition, "base_offset": receipt.base_offset, "rows": receipt.rows, "duplicates": receipt.duplicates}
-        return told | ({"append_time_us": receipt.append_time_us} if receipt.duplicates and staged is None else {})
+        told = {
+            "partition": receipt.partition,
+            "base_offset": receipt.base_offset,
+            "rows": receipt.rows,
+            "duplicates": receipt.duplicates,
+        }
+        return told | (
+            {"append_time_us": receipt.append_time_us} if receipt.duplicates and staged is None else {}
+        )
 
-    def range(self, *, who: Json, start: Json, end: Json, query_id: str = "", batch_id: int = 0, run: int = 0) -> Json:
+    def range(
+        self, *, who: Json, start: Json, end: Json, query_id: str = "", batch_id: int = 0, run: int = 0
+    ) -> Json:
         """What a new run of a durable consumer reads between two boundaries."""
         asker = who_of(who, run or self.new_run())
         request = subscribe_pb2.OpenRangeRequest(who=asker, start=positions_of(start), end=positions_of(end))
@@ -158,7 +205,9 @@ class Asker:
 
     def plan(self, *, who: Json, start: Json, max_rows: int = 0, run: int = 0) -> Json:
         """What a new run of a durable consumer gets next."""
-        request = subscribe_pb2.PlanRequest(who=who_of(who, run or self.new_run()), start=positions_of(start), max_rows=max_rows)
+        request = subscribe_pb2.PlanRequest(
+            who=who_of(who, run or self.new_run()), start=positions_of(start), max_rows=max_rows
+        )
         planned = self.wire.call("Plan", request)
         if planned.idle:
             return {"idle": True}
@@ -175,7 +224,9 @@ class Asker:
 
 def who_of(who: Json, run: int) -> subscribe_pb2.ConsumerRef:
     ids = {name: bytes.fromhex(who.get(name, "")) for name in ("cluster_id", "destination_id", "incarnation")}
-    return subscribe_pb2.ConsumerRef(destination=who["destination"], consumer=who.get("consumer", ""), run=run, **ids)
+    return subscribe_pb2.ConsumerRef(
+        destination=who["destination"], consumer=who.get("consumer", ""), run=run, **ids
+    )
 
 
 def positions_of(positions: Json) -> Positions:
@@ -183,23 +234,38 @@ def positions_of(positions: Json) -> Positions:
 
 
 def positions_json(positions: Positions) -> Json:
-    return {str(partition): positions.next[partition] for partition in sorted(positions.next) if positions.next[partition]}
+    return {
+        str(partition): positions.next[partition]
+        for partition in sorted(positions.next)
+        if positions.next[partition]
+    }
 
 
 def rows_json(header: Any, batch: Any) -> Iterator[list[Any]]:
-    """Yields [delivery number, partition, offset, priority, delivery count, time, producer, sequence, value, other columns] of each row."""
+    """Yields [delivery number, partition, offset, priority, delivery count, time, producer, sequence, value,
+    other columns] of each row.
+    """
     base = header.base_offset
-    offsets = memoryview(header.offsets).cast("q").tolist() if header.offsets else range(base, base + header.rows)
+    offsets = (
+        memoryview(header.offsets).cast("q").tolist() if header.offsets else range(base, base + header.rows)
+    )
     runs = [run for run, rows in enumerate(header.run_rows) for _ in range(rows)]
     others = [name for name in batch.schema.names if name not in ("value", "priority")]
     for at, (row, offset, run) in enumerate(zip(batch.to_pylist(), offsets, runs, strict=True)):
         producer = header.producers[header.producer[run]]
         sequence = offset + header.sequence_shift[run] if producer else 0
         yield [
-            header.first_delivery + at, header.partition, offset, header.priority[run], header.delivery_count[run],
-            header.append_time_us[run], producer, sequence, digest(row["value"]),
+            header.first_delivery + at,
+            header.partition,
+            offset,
+            header.priority[run],
+            header.delivery_count[run],
+            header.append_time_us[run],
+            producer,
+            sequence,
+            digest(row["value"]),
             digest({name: row[name] for name in others if row[name] is not None}),
-        ]  # fmt: skip
+        ]
 
 
 def timeless(overview: Json) -> Json:

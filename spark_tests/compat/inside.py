@@ -1,6 +1,8 @@
-"""The state that the current version recovers from a directory, in this process, as plain JSON with names for everything.
+"""The state that the current version recovers from a directory, in this process, as plain JSON with names for
+everything.
 
-Where the state is given another form, this is the place that says where its old content is now; the expectations never change.
+Where the state is given another form, this is the place that says where its old content is now; the
+expectations never change.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from mq_broker.journal.snapshots import SnapshotStore
 from mq_wire.store.v1 import store_pb2 as store
 
 SEGMENT_BYTES: Final = 32 << 20
-SETTINGS: Final = JournalSettings(segment_bytes=SEGMENT_BYTES, pool_segments=2, spare_bytes=SEGMENT_BYTES // 2)
+SETTINGS: Final = JournalSettings(
+    segment_bytes=SEGMENT_BYTES, pool_segments=2, spare_bytes=SEGMENT_BYTES // 2
+)
 
 
 def state_of(path: pathlib.Path) -> dict[str, Any]:
@@ -33,7 +37,9 @@ def state_of(path: pathlib.Path) -> dict[str, Any]:
 
 
 def still_kept(expected: dict[str, Any]) -> dict[str, Any]:
-    """Returns an expected state without what is not kept any more: which rows a plan had that were given back. Nobody ever asked for it."""
+    """Returns an expected state without what is not kept any more: which rows a plan had that were given
+    back. Nobody ever asked for it.
+    """
     kept = copy.deepcopy(expected)
     for destination in kept["destinations"].values():
         for consumer in destination["consumers"].values():
@@ -44,7 +50,9 @@ def still_kept(expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def entries_in(path: pathlib.Path) -> dict[str, int]:
-    """Returns which entries lie behind the newest snapshot, and how many parts of which kind in it: what a recovery has to read."""
+    """Returns which entries lie behind the newest snapshot, and how many parts of which kind in it: what a
+    recovery has to read.
+    """
     return dict(sorted(_recovered(path)[1].items()))
 
 
@@ -55,7 +63,9 @@ def _recovered(path: pathlib.Path) -> tuple[dict[str, Any], Counter[str]]:
         assert identity.created
         disks, settings = (directory.journal_disk, directory.snapshot_disk), Settings(default_partitions=2)
         met.update(_entries(directory))
-        broker, journal, _ = recover(*disks, identity.cluster.bytes, identity.journal, settings, SETTINGS, created=True)
+        broker, journal, _ = recover(
+            *disks, identity.cluster.bytes, identity.journal, settings, SETTINGS, created=True
+        )
         try:
             return _state(broker.state), met
         finally:
@@ -72,7 +82,9 @@ def _entries(directory: DataDirectory) -> Iterator[str]:
             yield "part rows, of moved frames"
         if key.startswith("log/") and store.LogPart.FromString(bytes(body)).quarantined:
             yield "part log, of damaged rows"
-    journal, turns = Journal.recover(directory.journal_disk, SETTINGS, identity.journal, None if loaded is None else loaded[0])
+    journal, turns = Journal.recover(
+        directory.journal_disk, SETTINGS, identity.journal, None if loaded is None else loaded[0]
+    )
     for turn in turns:
         for header, _, _ in turn.entries:
             yield str(store.Entry.FromString(bytes(header)).WhichOneof("what"))
@@ -85,9 +97,13 @@ def _state(state: State) -> dict[str, Any]:
         "epoch": state.epoch,
         "next_destination": state.next_destination,
         "producers": dict(state.producers),
-        "query_epochs": {query.query_id: query.epoch(None) for query in state.queries.values() if query.epochs},
+        "query_epochs": {
+            query.query_id: query.epoch(None) for query in state.queries.values() if query.epochs
+        },
         # Kept as one number per query since: no query of the expectations had more than one.
-        "fenced_batches": sorted([q.query_id, q.fenced_through] for q in state.queries.values() if q.fenced_through is not None),
+        "fenced_batches": sorted(
+            [q.query_id, q.fenced_through] for q in state.queries.values() if q.fenced_through is not None
+        ),
         "markers": {
             f"{owner} -> {target}": {"version": marker.version, "run_id": marker.run_id, "rows": marker.rows}
             for (owner, target), marker in state.markers.items()
@@ -104,10 +120,15 @@ def _staged(state: State, held: StagedSet) -> dict[str, Any]:
         priorities = frame.priorities if isinstance(frame.priorities, int) else frame.priorities.tolist()
         frames.append(
             {
-                "destination": state.by_number[entry.destination].name, "partition": entry.partition, "first": entry.first_sequence,
-                "rows": entry.records.rows, "columns": entry.records.columns, "crc": entry.records_crc, "priorities": priorities,
+                "destination": state.by_number[entry.destination].name,
+                "partition": entry.partition,
+                "first": entry.first_sequence,
+                "rows": entry.records.rows,
+                "columns": entry.records.columns,
+                "crc": entry.records_crc,
+                "priorities": priorities,
             }
-        )  # fmt: skip
+        )
     about = {"epoch": held.epoch, "query_id": held.query_id, "batch_id": held.batch_id, "run_id": held.run_id}
     return about | {"last_time_us": held.last_time_us, "rows": held.rows, "frames": frames}
 
@@ -117,30 +138,48 @@ def _destination(destination: Destination) -> dict[str, Any]:
         "number": destination.number,
         "id": destination.destination_id.hex(),
         "partitions": [_partition(partition) for partition in destination.partitions],
-        "ended": {incarnation.hex(): [successor.hex(), name] for incarnation, (successor, name, *_) in destination.ended.items()},
+        "ended": {
+            incarnation.hex(): [successor.hex(), name]
+            for incarnation, (successor, name, *_) in destination.ended.items()
+        },
         "consumers": {
             incarnation.hex(): {
-                "name": consumer.name, "run": consumer.run, "minted_by_run": consumer.minted_by_run,
-                "minted_time_us": consumer.minted_time_us, "next_plan": consumer.next_plan, "next": _keys(consumer.next),
+                "name": consumer.name,
+                "run": consumer.run,
+                "minted_by_run": consumer.minted_by_run,
+                "minted_time_us": consumer.minted_time_us,
+                "next_plan": consumer.next_plan,
+                "next": _keys(consumer.next),
                 # Boundaries before what is kept are known since.
-                "floor": _keys(consumer.boundary(consumer.last_past)), "acknowledged_plan": consumer.acknowledged_plan,
+                "floor": _keys(consumer.boundary(consumer.last_past)),
+                "acknowledged_plan": consumer.acknowledged_plan,
                 "plans": {str(plan.number): _plan(plan) for plan in consumer.plans.values()},
             }
             for incarnation, consumer in destination.consumers.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
     assignments = {
-        str(number): {"first": first, "lanes": {str(priority): [*offsets] for priority, offsets in selection.lanes}}
+        str(number): {
+            "first": first,
+            "lanes": {str(priority): [*offsets] for priority, offsets in selection.lanes},
+        }
         for number, (first, selection) in plan.assignments.items()
     }
     return {
-        "run": plan.run, "time_us": plan.time_us, "end": _keys(plan.end), "returned": plan.returned, "acknowledged": plan.acknowledged,
-        "opened_by_run": plan.opened_by_run, "read_by_run": plan.read_by_run, "failed_attempts": plan.failed_attempts,
-        "batches": [list(batch) for batch in sorted(plan.batches)], "assignments": assignments,
-    }  # fmt: skip
+        "run": plan.run,
+        "time_us": plan.time_us,
+        "end": _keys(plan.end),
+        "returned": plan.returned,
+        "acknowledged": plan.acknowledged,
+        "opened_by_run": plan.opened_by_run,
+        "read_by_run": plan.read_by_run,
+        "failed_attempts": plan.failed_attempts,
+        "batches": [list(batch) for batch in sorted(plan.batches)],
+        "assignments": assignments,
+    }
 
 
 def _partition(partition: Partition) -> dict[str, Any]:
@@ -148,19 +187,26 @@ def _partition(partition: Partition) -> dict[str, Any]:
     return {
         "next_offset": partition.log.next_offset,
         "duplicates": partition.duplicates,
-        "ready": {str(priority): [*offsets] for priority, offsets in enumerate(partition.ready.offsets) if offsets},
+        "ready": {
+            str(priority): [*offsets] for priority, offsets in enumerate(partition.ready.offsets) if offsets
+        },
         "attempts": [[*level] for level in partition.attempts],
         "quarantined": [*partition.quarantined],
         "frames": index.bases.tolist(),
         "frame_times_us": index.frames["time_us"].tolist(),
         "producers": {
             name: {
-                "epoch": mark.epoch, "next_sequence": mark.next_sequence, "rows": mark.rows, "last_offset": mark.last_offset,
-                "ranges": [[known.first, known.rows, known.crc, known.base, known.time_us] for known in mark.ranges],
+                "epoch": mark.epoch,
+                "next_sequence": mark.next_sequence,
+                "rows": mark.rows,
+                "last_offset": mark.last_offset,
+                "ranges": [
+                    [known.first, known.rows, known.crc, known.base, known.time_us] for known in mark.ranges
+                ],
             }
             for name, mark in partition.audit.marks.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _keys(positions: dict[int, int]) -> dict[str, int]:

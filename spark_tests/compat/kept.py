@@ -1,4 +1,6 @@
-"""What earlier versions left behind: data directories and checkpoints as archives, and beside each what it must still say."""
+"""What earlier versions left behind: data directories and checkpoints as archives, and beside each what it
+must still say.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,17 @@ def save(name: str, content: dict[str, Any]) -> None:
 
 
 def differences(actual: Any, expected: Any, path: str = "") -> list[str]:
-    """Returns where `actual` is not what was expected, one line each. What newer versions say in addition is no difference."""
+    """Returns where `actual` is not what was expected, one line each. What newer versions say in addition is
+    no difference.
+    """
     if actual == expected:
         return []
     if isinstance(actual, dict) and isinstance(expected, dict):
-        return [line for key in expected for line in differences(actual.get(key, "(missing)"), expected[key], f"{path}/{key}")]
+        return [
+            line
+            for key in expected
+            for line in differences(actual.get(key, "(missing)"), expected[key], f"{path}/{key}")
+        ]
     if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
         pairs = enumerate(zip(actual, expected, strict=True))
         return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}[{at}]")]
@@ -71,7 +79,9 @@ def _flat_lists(text: str) -> str:
             while not lines[end].rstrip(",").endswith(("[", "{", "]", "}")):
                 end += 1
             if lines[end].strip().rstrip(",") == "]":
-                out.append(lines[at] + " ".join(line.strip() for line in lines[at + 1 : end]) + lines[end].strip())
+                out.append(
+                    lines[at] + " ".join(line.strip() for line in lines[at + 1 : end]) + lines[end].strip()
+                )
                 at = end + 1
                 continue
         out.append(lines[at])

@@ -1,9 +1,10 @@
-"""Makes what version 0.1.0 leaves behind, for the record: it must be run with the version that it is named after, and refuses others.
+"""Makes what version 0.1.0 leaves behind, for the record: it must be run with the version that it is named
+after, and refuses others.
 
     python -m spark_tests.compat.make_v1 directories checkpoints
 
-A newer version proves itself on what this wrote; written by a newer version it would prove nothing. The wheel beside it is `make wheel` of
-the same commit.
+A newer version proves itself on what this wrote; written by a newer version it would prove nothing. The wheel
+beside it is `make wheel` of the same commit.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ def refuse_other_versions() -> None:
     sources = ["proto", "connector", "broker_core", "setup.py"]
     same = subprocess.run(["git", "diff", "--quiet", COMMIT, "--", *sources], cwd=PROJECT, check=False)
     if same.returncode:
-        raise SystemExit(f"make_v1 writes what commit {COMMIT} writes, and these sources are others: what it has written is kept, in {V1}")
+        raise SystemExit(
+            f"make_v1 writes what commit {COMMIT} writes, and these sources are others: what it has "
+            f"written is kept, in {V1}"
+        )
 
 
 def broker_on(data: pathlib.Path, snapshot_s: int = 86_400, port: int = 0) -> LocalBroker:
-    return LocalBroker(data, segment_bytes=SEGMENT_BYTES, snapshot_interval_s=snapshot_s, default_partitions=2, port=port)
+    return LocalBroker(
+        data, segment_bytes=SEGMENT_BYTES, snapshot_interval_s=snapshot_s, default_partitions=2, port=port
+    )
 
 
 def manifests(data: pathlib.Path) -> list[str]:
@@ -57,7 +63,9 @@ def journal_only(data: pathlib.Path) -> Life:
 
 
 def snapshot_and_journal(data: pathlib.Path, *, clean: bool = False) -> Life:
-    """Everything in the snapshot; a half of everything in it, the other half behind it; everything behind it. Then SIGKILL."""
+    """Everything in the snapshot; a half of everything in it, the other half behind it; everything behind it.
+    Then SIGKILL.
+    """
     broker = broker_on(data, snapshot_s=1).start()
     life = Life(broker.address)
     life.begin("one")
@@ -112,7 +120,10 @@ def _end(life: Life, broker: LocalBroker, tag: str, *, clean: bool = False) -> N
 
 def findings_of(data: pathlib.Path) -> list[Json]:
     """What `mq verify` finds in a directory."""
-    return [{"file": finding.file, "lost": finding.as_json()["lost"]} for finding in verify_directory(data).findings]
+    return [
+        {"file": finding.file, "lost": finding.as_json()["lost"]}
+        for finding in verify_directory(data).findings
+    ]
 
 
 def _as_durable(seen: Json) -> Json:
@@ -129,29 +140,46 @@ def keep(name: str, make: Callable[[pathlib.Path], Life]) -> None:
         life = make(data)
         archive = V1 / f"{name}.tar.xz"
         pack(data, archive)
-        expected: Json = {"kind": (make.__doc__ or "").strip(), "version": "0.1.0", "questions": life.questions}
+        expected: Json = {
+            "kind": (make.__doc__ or "").strip(),
+            "version": "0.1.0",
+            "questions": life.questions,
+        }
         expected["state"] = state_of(unpack(archive, pathlib.Path(folder) / "inside"))
         expected["verify"] = findings_of(unpack(archive, pathlib.Path(folder) / "verified"))
         expected["entries"] = entries_in(unpack(archive, pathlib.Path(folder) / "entries"))
-        with broker_on(unpack(archive, pathlib.Path(folder) / "copy")) as broker, Asker(broker.address) as asker:
+        with (
+            broker_on(unpack(archive, pathlib.Path(folder) / "copy")) as broker,
+            Asker(broker.address) as asker,
+        ):
             expected["overview"] = asker.overview(runs=True)
             check(expected["overview"], _as_durable(life.seen), f"{name}: recovered, and before the end")
             expected["answers"] = asker.ask(life.questions)
             after, before = asker.overview(), expected["overview"]["destinations"]
-            changed = {name: shown for name, shown in after["destinations"].items() if shown != before.get(name)}
+            changed = {
+                name: shown for name, shown in after["destinations"].items() if shown != before.get(name)
+            }
             expected["overview_after"] = after | {"destinations": changed}
         life.close()
         save(name, expected)
-    sys.stdout.write(f"{name}: {archive.stat().st_size} bytes, {len(life.questions)} questions, {expected['entries']}\n")
+    sys.stdout.write(
+        f"{name}: {archive.stat().st_size} bytes, {len(life.questions)} questions, {expected['entries']}\n"
+    )
 
 
 def directories() -> None:
     from spark_tests.compat import worn_v1 as worn
 
     for make in (
-        empty, journal_only, snapshot_and_journal, clean_stop, worn.moved_in_the_journal, worn.moved_in_the_snapshot,
-        worn.quarantined_in_the_snapshot, worn.quarantined_in_the_journal,
-    ):  # fmt: skip
+        empty,
+        journal_only,
+        snapshot_and_journal,
+        clean_stop,
+        worn.moved_in_the_journal,
+        worn.moved_in_the_snapshot,
+        worn.quarantined_in_the_snapshot,
+        worn.quarantined_in_the_journal,
+    ):
         keep(make.__name__, make)
 
 

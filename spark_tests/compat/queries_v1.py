@@ -1,4 +1,6 @@
-"""Spark queries of version 0.1.0 that died in mid-batch: broker directory and checkpoint, and which rows must come of them."""
+"""Spark queries of version 0.1.0 that died in mid-batch: broker directory and checkpoint, and which rows must
+come of them.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,19 @@ def feed(address: str, queue: str, first: int, last: int) -> list[str]:
     numbers = range(first, last)
     values = [f"row {number:04}" for number in numbers]
     columns: dict[str, Any] = {"value": pa.array([value.encode() for value in values], pa.binary())}
-    columns |= {"priority": [7 if number % 3 == 0 else 4 for number in numbers], "partition": [number % 2 for number in numbers]}
+    columns |= {
+        "priority": [7 if number % 3 == 0 else 4 for number in numbers],
+        "partition": [number % 2 for number in numbers],
+    }
     with Producer(address, queue=queue) as producer:
         producer.send_batch(pa.record_batch(columns)).result(PATIENCE_S)
     return values
 
 
 def pipe(name: str, step: Step, folder: pathlib.Path) -> None:
-    """queue -> queue: one batch lies behind, the next one is in the offset log and not in the commit log, and a third waits."""
+    """queue -> queue: one batch lies behind, the next one is in the offset log and not in the commit log, and
+    a third waits.
+    """
     with Pipeline(folder, random.Random(1)) as pipeline:
         values = feed(pipeline.broker.address, SOURCE, 0, BATCH_ROWS)
         pipeline.start_driver()
@@ -65,21 +72,44 @@ def pipe(name: str, step: Step, folder: pathlib.Path) -> None:
         pipeline.broker.kill()
         pipeline.driver.kill()
         stop.cut()
-        expected: Json = {"source": SOURCE, "target": TARGET, "values": values, "in_target_before": len(done), "where": str(step)}
-        _keep(name, folder, expected | {"options": {"maxOffsetsPerTrigger": BATCH_ROWS, "minPartitions": 2}}, before)
+        expected: Json = {
+            "source": SOURCE,
+            "target": TARGET,
+            "values": values,
+            "in_target_before": len(done),
+            "where": str(step),
+        }
+        _keep(
+            name,
+            folder,
+            expected | {"options": {"maxOffsetsPerTrigger": BATCH_ROWS, "minPartitions": 2}},
+            before,
+        )
 
 
 def for_each_batch(name: str, folder: pathlib.Path) -> None:
     """queue -> foreachBatch: killed in its second batch, whose rows were seen."""
     with LocalBroker(folder / "broker", default_partitions=2, segment_bytes=32 << 20) as broker:
         values = feed(broker.address, SOURCE, 0, 3 * BATCH_ROWS)
-        job = {"kind": "each", "address": broker.address, "source": SOURCE, "checkpoint": str(folder / "checkpoint"), "hold_at": 1}
+        job = {
+            "kind": "each",
+            "address": broker.address,
+            "source": SOURCE,
+            "checkpoint": str(folder / "checkpoint"),
+            "hold_at": 1,
+        }
         options = {"maxOffsetsPerTrigger": BATCH_ROWS, "consumer": "each-consumer"}
         arguments, environment = command([job | {"options": options}])
         log = folder / "said"
         with log.open("wb") as out, (folder / "driver.err").open("wb") as errors:
             process = subprocess.Popen(
-                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=errors, start_new_session=True
+                arguments,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
             )
         try:
             wait_until(lambda: any(each.get("batch") == 1 for each in said(log.read_text())), PATIENCE_S)
@@ -90,7 +120,11 @@ def for_each_batch(name: str, folder: pathlib.Path) -> None:
             kill_session(process.pid)
             process.communicate()
         batches = {each["batch"]: each["rows"] for each in said(log.read_text()) if "batch" in each}
-        expected: Json = {"source": SOURCE, "values": values, "batches": {str(batch): rows for batch, rows in batches.items()}}
+        expected: Json = {
+            "source": SOURCE,
+            "values": values,
+            "batches": {str(batch): rows for batch, rows in batches.items()},
+        }
         _keep(name, folder, expected | {"options": options}, before)
 
 

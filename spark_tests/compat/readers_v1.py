@@ -66,7 +66,9 @@ class Readers(Work):
         for reader in (nightly, plain):
             beyond = {"0": 999}
             self.later("range", "never given", who=dict(reader.who), start=reader.boundaries[-1], end=beyond)
-            self.later("plan", "what comes next", who=dict(reader.who), start=reader.boundaries[-2], max_rows=3)
+            self.later(
+                "plan", "what comes next", who=dict(reader.who), start=reader.boundaries[-2], max_rows=3
+            )
 
     def _successors(self, tag: str) -> None:
         heir, freed, sunk = (self.readers[f"{tag}.{name}"] for name in ("heir", "freed", "sunk"))
@@ -75,7 +77,9 @@ class Readers(Work):
         successor.read(query=f"{tag}-successor", batch=0)
         successor.asks(0, 1, "what the heir holds")
         heir.asks(0, 1, "taken over")
-        self.wire.call("ReleaseConsumer", ReleaseConsumerRequest(destination=f"{tag}.freed", consumer=f"{tag}-freed"))
+        self.wire.call(
+            "ReleaseConsumer", ReleaseConsumerRequest(destination=f"{tag}.freed", consumer=f"{tag}-freed")
+        )
         freed.asks(0, 1, "released")
         self.epochs[f"{tag}-sunk"] = self.epoch()
         self.stage(f"{tag}-sunk set", f"{tag}.sunk-out", 0, 0, 3, query=f"{tag}-sunk", batch=2)
@@ -85,8 +89,14 @@ class Readers(Work):
         again.asks(0, 1, "planned by the successor of one whose batch the sink had committed")
         sunk.asks(0, 1, "taken over")
         for query, batch in ((f"{tag}-heir", 3), (f"{tag}-freed", 7)):
-            staged = {"token": token_of(f"late {query}"), "epoch": 10**6, "query_id": query, "batch_id": batch}
-            self.later("send", "output of a batch whose rows went to others", destination=f"{tag}.heir-out", partition=0, first_sequence=0,
+            staged = {
+                "token": token_of(f"late {query}"),
+                "epoch": 10**6,
+                "query_id": query,
+                "batch_id": batch,
+            }
+            self.later("send", "output of a batch whose rows went to "
+                               "others", destination=f"{tag}.heir-out", partition=0, first_sequence=0,
                        values=["late"], staged=staged)  # fmt: skip
             request = {"owner": f"query:{query}", "version": batch, "target": f"{tag}.heir-out"}
             self.later("call", "and its commit", method="CommitStaged", request=request)

@@ -1,9 +1,11 @@
-"""A Spark driver in a process of its own that runs queries one after the other, each until it has done what was there.
+"""A Spark driver in a process of its own that runs queries one after the other, each until it has done what
+was there.
 
-    python -m spark_tests.compat.spark_job '{"master": ..., "conf": ..., "jobs": [{"kind": "pipe", "address": ..., ...}, ...]}'
+    python -m spark_tests.compat.spark_job '{"master": ..., "conf": ..., "jobs": [{"kind": "pipe", "address":
+    ..., ...}, ...]}'
 
-It says on stdout, one JSON object a line, which modules it runs with, and what came of each query. It imports nothing of the packages under
-test by itself, so that it serves every version that stands first on PYTHONPATH.
+It says on stdout, one JSON object a line, which modules it runs with, and what came of each query. It imports
+nothing of the packages under test by itself, so that it serves every version that stands first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -35,14 +37,21 @@ def where(_: Iterable[int]) -> Iterator[str]:
 
 
 def run(spark: SparkSession, number: int, job: dict[str, Any]) -> None:
-    reader = spark.readStream.format("mq").option("broker", job["address"]).option("queue", job["source"]).options(**job.get("options", {}))
+    reader = (
+        spark.readStream.format("mq")
+        .option("broker", job["address"])
+        .option("queue", job["source"])
+        .options(**job.get("options", {}))
+    )
     if job["kind"] == "pipe":
         rows = reader.schema(SCHEMA).load()
         writer = rows.writeStream.format("mq").option("broker", job["address"]).option("queue", job["target"])
     else:
         rows = reader.load().select("value", "priority", "partition", "offset", "delivery_count")
         writer = rows.writeStream.foreachBatch(lambda batch, batch_id: each(batch, batch_id, number, job))
-    writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True).start().awaitTermination()
+    writer.option("checkpointLocation", job["checkpoint"]).trigger(
+        availableNow=True
+    ).start().awaitTermination()
 
 
 def each(batch: DataFrame, batch_id: int, number: int, job: dict[str, Any]) -> None:

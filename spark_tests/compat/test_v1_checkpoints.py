@@ -1,4 +1,6 @@
-"""Spark queries of version 0.1.0 that died in mid-batch go on with the current connector and broker: every row once."""
+"""Spark queries of version 0.1.0 that died in mid-batch go on with the current connector and broker: every
+row once.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,20 @@ class Resumed:
             with Asker(broker.address) as asker:
                 self.before[name] = asker.overview()
             self.expected[name]["values"] += feed(broker.address, expected["source"], NEW.start, NEW.stop)
-            job = {"kind": "each" if name == EACH else "pipe", "address": broker.address, "checkpoint": str(data / "checkpoint")}
-            jobs.append(job | {key: expected[key] for key in ("source", "target", "options") if key in expected})
+            job = {
+                "kind": "each" if name == EACH else "pipe",
+                "address": broker.address,
+                "checkpoint": str(data / "checkpoint"),
+            }
+            jobs.append(
+                job | {key: expected[key] for key in ("source", "target", "options") if key in expected}
+            )
         said = drive(folder, jobs)
         self.modules = said[0]
-        self.said = {name: [each for each in said if each.get("job") == number] for number, name in enumerate(self.expected)}
+        self.said = {
+            name: [each for each in said if each.get("job") == number]
+            for number, name in enumerate(self.expected)
+        }
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +67,9 @@ def resumed(module_path: pathlib.Path) -> Iterator[Resumed]:
 
 
 def test_the_connector_is_the_current_one(resumed: Resumed) -> None:
-    assert all(file.startswith(str(PROJECT)) for file in resumed.modules["driver"] + resumed.modules["workers"]), resumed.modules
+    assert all(
+        file.startswith(str(PROJECT)) for file in resumed.modules["driver"] + resumed.modules["workers"]
+    ), resumed.modules
 
 
 @pytest.mark.parametrize("name", [*PIPES, EACH])
@@ -71,7 +84,11 @@ def test_every_row_crosses_once(resumed: Resumed, name: str) -> None:
     with Asker(resumed.brokers[name].address) as asker:
         figures = asker.overview()["destinations"]
         crossed = sorted(row[-2] for row in figures[expected["target"]]["ready"])
-        check(crossed, sorted(digest(value.encode()) for value in expected["values"]), f"{name}: rows in the target")
+        check(
+            crossed,
+            sorted(digest(value.encode()) for value in expected["values"]),
+            f"{name}: rows in the target",
+        )
         check(figures[expected["source"]]["ready"], [], f"{name}: rows left in the source")
         assert figures[expected["target"]]["figures"]["staged_rows"] == 0
 
@@ -82,7 +99,9 @@ def test_a_batch_comes_again_with_the_same_rows(resumed: Resumed) -> None:
     batches = {each["batch"]: each["rows"] for each in said if "batch" in each}
     in_hand = expected["in_hand"]
     assert min(batches) == in_hand, f"the query began with batch {min(batches)}"
-    columns = [[[*row[:3], row[4]] for row in rows] for rows in (batches[in_hand], expected["batches"][str(in_hand)])]
+    columns = [
+        [[*row[:3], row[4]] for row in rows] for rows in (batches[in_hand], expected["batches"][str(in_hand)])
+    ]
     check(columns[0], columns[1], f"batch {in_hand}")
     assert {row[3] for row in batches[in_hand]} == {2}, "read a second time"
     seen = [row[4] for rows in (*(batches.values()), expected["batches"]["0"]) for row in rows]

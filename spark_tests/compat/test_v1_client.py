@@ -37,7 +37,13 @@ def test_the_old_client_works(broker: LocalBroker, old: pathlib.Path, tmp_path: 
     log = tmp_path / "client.err"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     with process:
         assert process.stdin is not None
@@ -62,13 +68,23 @@ def test_the_old_client_works(broker: LocalBroker, old: pathlib.Path, tmp_path: 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_query_of_the_old_connector(broker: LocalBroker, old: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """queue -> queue in two starts of one checkpoint, between which more rows come; driver and workers have the old packages."""
+    """queue -> queue in two starts of one checkpoint, between which more rows come; driver and workers have
+    the old packages.
+    """
     sent = feed(broker.address, "in", 0, 200) + feed(broker.address, "more", 200, 300)
     first, second = (
-        {"kind": "pipe", "address": broker.address, "source": source, "target": target, "checkpoint": str(tmp_path / source)}
+        {
+            "kind": "pipe",
+            "address": broker.address,
+            "source": source,
+            "target": target,
+            "checkpoint": str(tmp_path / source),
+        }
         for source, target in (("in", "out"), ("more", "in"))
     )
-    said = drive(tmp_path, [first | {"options": {"maxOffsetsPerTrigger": 70}}, second, first], roots=(str(old),))
+    said = drive(
+        tmp_path, [first | {"options": {"maxOffsetsPerTrigger": 70}}, second, first], roots=(str(old),)
+    )
     files = [str(old / package / "__init__.py") for package in ("pyspark_mq", "mq_wire")]
     expected = [{"driver": files, "workers": files}, *({"job": number, "ended": True} for number in range(3))]
     check(said, expected, "the old connector")

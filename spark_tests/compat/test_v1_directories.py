@@ -1,4 +1,6 @@
-"""Data directories of version 0.1.0: the current broker opens each, says of it what that version said, and goes on working in it."""
+"""Data directories of version 0.1.0: the current broker opens each, says of it what that version said, and
+goes on working in it.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,52 @@ from spark_tests.compat.kept import V1, check, differences, load, unpack
 from spark_tests.compat.work_v1 import Reader, Work, token_of
 from spark_tests.support.waiting import wait_until
 
-NAMES: Final = sorted(path.name.removesuffix(".tar.xz") for path in V1.glob("*.tar.xz") if not path.name.startswith("query_"))
+NAMES: Final = sorted(
+    path.name.removesuffix(".tar.xz") for path in V1.glob("*.tar.xz") if not path.name.startswith("query_")
+)
 #: Entries that version 0.1.0 writes.
 ENTRIES: Final = {
-    "destination_created", "destination_deleted", "producer_opened", "published", "skipped", "staged", "staged_committed",
-    "staged_discarded", "acknowledged", "returned", "epoch_taken", "consumer_minted", "planned", "plans_returned", "plans_acknowledged",
-    "range_opened", "range_read", "consumer_ended", "marker_forgotten", "moved", "quarantined",
-}  # fmt: skip
+    "destination_created",
+    "destination_deleted",
+    "producer_opened",
+    "published",
+    "skipped",
+    "staged",
+    "staged_committed",
+    "staged_discarded",
+    "acknowledged",
+    "returned",
+    "epoch_taken",
+    "consumer_minted",
+    "planned",
+    "plans_returned",
+    "plans_acknowledged",
+    "range_opened",
+    "range_read",
+    "consumer_ended",
+    "marker_forgotten",
+    "moved",
+    "quarantined",
+}
 PARTS: Final = {
-    "part broker", "part log", "part rows", "part consumers", "part staged", "part rows, of moved frames", "part log, of damaged rows",
-}  # fmt: skip
+    "part broker",
+    "part log",
+    "part rows",
+    "part consumers",
+    "part staged",
+    "part rows, of moved frames",
+    "part log, of damaged rows",
+}
 _CENTURY_S: Final = 100 * 365 * 86_400
 
 
 def opened(data: pathlib.Path) -> LocalBroker:
-    """The current broker on an old directory. What is in it never grows too old: neither its staged sets nor the plans of its runs."""
-    return LocalBroker(data, segment_bytes=32 << 20, default_partitions=2, staged_ttl_s=_CENTURY_S, run_grace_s=_CENTURY_S)
+    """The current broker on an old directory. What is in it never grows too old: neither its staged sets nor
+    the plans of its runs.
+    """
+    return LocalBroker(
+        data, segment_bytes=32 << 20, default_partitions=2, staged_ttl_s=_CENTURY_S, run_grace_s=_CENTURY_S
+    )
 
 
 @pytest.fixture
@@ -59,13 +91,21 @@ def verified(data: pathlib.Path, code: int) -> list[Json]:
 def test_it_is_what_it_was_and_goes_on(name: str, data: pathlib.Path) -> None:
     expected = load(name)
     code = 1 if expected["verify"] else 0
-    check([{"file": found["file"], "lost": found["lost"]} for found in verified(data, code)], expected["verify"], "mq verify")
+    check(
+        [{"file": found["file"], "lost": found["lost"]} for found in verified(data, code)],
+        expected["verify"],
+        "mq verify",
+    )
     with opened(data) as broker:
         with Asker(broker.address) as asker:
             check(asker.overview(runs=True), expected["overview"], "what is there")
             for question, answer in zip(expected["questions"], expected["answers"], strict=True):
                 check(asker.answer(question), answer, json.dumps(question)[:500])
-            check(timeless(asker.overview()), timeless(expected["overview_after"]), "what is there after the questions")
+            check(
+                timeless(asker.overview()),
+                timeless(expected["overview_after"]),
+                "what is there after the questions",
+            )
             work = Work(broker.address)
             new_work(work, list(expected["overview"]["destinations"]))
             restarts(broker, asker)
@@ -77,9 +117,15 @@ def test_it_is_what_it_was_and_goes_on(name: str, data: pathlib.Path) -> None:
 def new_work(work: Work, destinations: list[str]) -> None:
     """Publishes into every old queue, and uses new ones in every way."""
     for destination in destinations:
-        before = work.wire.call("DescribeDestination", DescribeDestinationRequest(name=destination)).partitions[0].end_offset
+        before = (
+            work.wire.call("DescribeDestination", DescribeDestinationRequest(name=destination))
+            .partitions[0]
+            .end_offset
+        )
         sent = work.send(destination, 0, token_of("new"), 0, ["new"])
-        assert sent["base_offset"] == before, f"{destination}: a new row was given offset {sent['base_offset']} instead of {before}"
+        assert sent["base_offset"] == before, (
+            f"{destination}: a new row was given offset {sent['base_offset']} instead of {before}"
+        )
     work.fill("new.read", 0, 10, "new")
     work.fill("new.read", 1, 5, "new")
     reader = Reader(work, "new.read", "new-reader")
@@ -92,9 +138,11 @@ def new_work(work: Work, destinations: list[str]) -> None:
     work.stage("new set", "new.written", 0, 0, 3, query="new-sink", batch=0)
     work.commit([("new set", 3)], "query:new-sink", 0, "new.written")
     assert work.asker.ask(work.questions) == [
-        {"already_committed": True, "rows": "3"}, {"error": "BATCH_MISMATCH"}, {"already_committed": True, "rows": "3"},
+        {"already_committed": True, "rows": "3"},
+        {"error": "BATCH_MISMATCH"},
+        {"already_committed": True, "rows": "3"},
         {"error": "CHECKPOINT_TOO_OLD"},
-    ]  # fmt: skip
+    ]
 
 
 def restarts(broker: LocalBroker, asker: Asker) -> None:

@@ -1,9 +1,11 @@
-"""A program written against pyspark-mq 0.1.0, which must go on working against every later broker. Run with that version's own packages:
+"""A program written against pyspark-mq 0.1.0, which must go on working against every later broker. Run with
+that version's own packages:
 
-    PYTHONPATH=<unzipped wheel>:<this project> python -m spark_tests.compat.v1_client mq://127.0.0.1:7654 <unzipped wheel>
+    PYTHONPATH=<unzipped wheel>:<this project> python -m spark_tests.compat.v1_client mq://127.0.0.1:7654
+    <unzipped wheel>
 
-It says what it has done, one line each; at "restart" it waits for a line on stdin, by when the broker has been killed and is back. It is
-frozen with the version: what it calls and expects is never adapted.
+It says what it has done, one line each; at "restart" it waits for a line on stdin, by when the broker has
+been killed and is back. It is frozen with the version: what it calls and expects is never adapted.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def same(actual: Any, expected: Any, what: str) -> None:
 
 def modules(root: str) -> None:
     for module in (pyspark_mq, mq_wire, errors, produce_pb2):
-        assert str(module.__file__).startswith(root + "/"), f"{module.__name__} comes from {module.__file__}, not from {root}"
+        assert str(module.__file__).startswith(root + "/"), (
+            f"{module.__name__} comes from {module.__file__}, not from {root}"
+        )
 
 
 def batch_of(*values: bytes, **columns: Any) -> pa.RecordBatch:
@@ -54,7 +58,9 @@ def producers(address: str) -> None:
         receipt = producer.send(b"one", key=b"k", priority=7, headers={"h": b"x"}, partition=1)
         receipt.result(TIMEOUT_S)
         same((receipt.partition, receipt.offset), (1, 0), "receipt of one message")
-        producer.send_batch(batch_of(b"two", b"three", priority=pa.array([9, 0], pa.int8()), partition=[0, 0])).result(TIMEOUT_S)
+        producer.send_batch(
+            batch_of(b"two", b"three", priority=pa.array([9, 0], pa.int8()), partition=[0, 0])
+        ).result(TIMEOUT_S)
         for number in range(500):
             producer.send(b"many %d" % number)
         producer.flush(TIMEOUT_S)
@@ -78,7 +84,11 @@ def consumers(address: str) -> None:
     with Consumer(address, queue="old.produced", prefetch=10) as consumer:
         message = consumer.receive(timeout=TIMEOUT_S)
         assert message is not None
-        same((message.value, message.priority, message.delivery_count), (b"two", 9, 1), "the most urgent message")
+        same(
+            (message.value, message.priority, message.delivery_count),
+            (b"two", 9, 1),
+            "the most urgent message",
+        )
         consumer.acknowledge(message)
         message = consumer.receive(timeout=TIMEOUT_S)
         assert message is not None
@@ -112,7 +122,9 @@ class Query:
 
     def plan(self, start: dict[int, int], rows: int) -> dict[int, int]:
         self.who.run = self.run.number()
-        planned = self.connection.call("Plan", subscribe_pb2.PlanRequest(who=self.who, start=Positions(next=start), max_rows=rows))
+        planned = self.connection.call(
+            "Plan", subscribe_pb2.PlanRequest(who=self.who, start=Positions(next=start), max_rows=rows)
+        )
         assert not planned.idle
         self.who.cluster_id, self.who.destination_id = planned.cluster_id, planned.destination_id
         self.who.incarnation = planned.incarnation
@@ -120,22 +132,33 @@ class Query:
 
     def read(self, start: dict[int, int], end: dict[int, int]) -> list[tuple[bytes, int]]:
         self.who.run = self.run.number()
-        request = subscribe_pb2.OpenRangeRequest(who=self.who, start=Positions(next=start), end=Positions(next=end))
-        options = BrowseOptions(broker=self.address, queue=self.who.destination, prefetch_rows=2000, prefetch_bytes=1 << 20)
+        request = subscribe_pb2.OpenRangeRequest(
+            who=self.who, start=Positions(next=start), end=Positions(next=end)
+        )
+        options = BrowseOptions(
+            broker=self.address, queue=self.who.destination, prefetch_rows=2000, prefetch_bytes=1 << 20
+        )
         read: list[tuple[bytes, int]] = []
         for part in self.connection.call("OpenRange", request).parts:
             fetch = Fetch(
                 self.connection,
                 subscribe_pb2.OpenFetch(
-                    who=self.who, partition=part.partition, first=part.first, last=part.last, columns=envelope_mask(_COLUMNS),
-                    query_id=f"query of {self.who.incarnation.hex()}", batch_id=int(bool(start)),
+                    who=self.who,
+                    partition=part.partition,
+                    first=part.first,
+                    last=part.last,
+                    columns=envelope_mask(_COLUMNS),
+                    query_id=f"query of {self.who.incarnation.hex()}",
+                    batch_id=int(bool(start)),
                 ),
                 options,
-            )  # fmt: skip
+            )
             fetch.start()
             for header, records in fetch:
                 rows = Rows(header, records, self.who.destination).record_batch(delivered_schema(_COLUMNS))
-                read += zip(rows.column("value").to_pylist(), rows.column("delivery_count").to_pylist(), strict=True)
+                read += zip(
+                    rows.column("value").to_pylist(), rows.column("delivery_count").to_pylist(), strict=True
+                )
             fetch.close()
         return read
 
@@ -172,9 +195,15 @@ def ranges(address: str) -> None:
         raise AssertionError("the older checkpoint was not refused")
     except errors.IncarnationSuperseded:
         pass
-    listed = again.connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(destination="old.ranges")).consumers
+    listed = again.connection.call(
+        "ListConsumers", subscribe_pb2.ListConsumersRequest(destination="old.ranges")
+    ).consumers
     reads_for = f"query of {successor.who.incarnation.hex()}"
-    same([(each.consumer, each.unacknowledged_rows, each.query_id) for each in listed], [("old-reader", 1, reads_for)], "consumers")
+    same(
+        [(each.consumer, each.unacknowledged_rows, each.query_id) for each in listed],
+        [("old-reader", 1, reads_for)],
+        "consumers",
+    )
     release = subscribe_pb2.ReleaseConsumerRequest(destination="old.ranges", consumer="old-reader")
     same(again.connection.call("ReleaseConsumer", release).returned_rows, 1, "released rows")
     for each in (query, again, successor):
@@ -186,19 +215,28 @@ def staged(address: str) -> None:
         epoch = connection.call("TakeEpoch", produce_pb2.TakeEpochRequest()).epoch
         token = b"old staged token"
         assert len(token) == TOKEN_BYTES
-        which = produce_pb2.StagedSet(token=token, epoch=epoch, query_id="old-sink", batch_id=3, run_id="a run")
+        which = produce_pb2.StagedSet(
+            token=token, epoch=epoch, query_id="old-sink", batch_id=3, run_id="a run"
+        )
         with Producer(queue="old.staged", staged=which, connection=connection) as producer:
             producer.send_batch(batch_of(b"a", b"b", b"c"))
         stats = admin_pb2.StatsRequest(destination="old.staged")
         same(connection.call("Stats", stats).destination.ready_rows, 0, "staged rows that can be seen")
         sets = [produce_pb2.StagedToken(token=token, rows=3)]
-        commit = produce_pb2.CommitStagedRequest(tokens=sets, target="old.staged", owner="query:old-sink", version=3, rows=3)
+        commit = produce_pb2.CommitStagedRequest(
+            tokens=sets, target="old.staged", owner="query:old-sink", version=3, rows=3
+        )
         done = connection.call("CommitStaged", commit)
         same((done.already_committed, done.rows), (False, 3), "a commit")
         done = connection.call("CommitStaged", commit)
         same((done.already_committed, done.rows), (True, 3), "a commit again")
-        for change, expected in (({"rows": 4}, errors.BatchMismatch), ({"version": 2}, errors.CheckpointTooOld)):
-            other = produce_pb2.CommitStagedRequest(target="old.staged", owner="query:old-sink", version=3, rows=3)
+        for change, expected in (
+            ({"rows": 4}, errors.BatchMismatch),
+            ({"version": 2}, errors.CheckpointTooOld),
+        ):
+            other = produce_pb2.CommitStagedRequest(
+                target="old.staged", owner="query:old-sink", version=3, rows=3
+            )
             for field, value in change.items():
                 setattr(other, field, value)
             try:
@@ -211,7 +249,10 @@ def staged(address: str) -> None:
 
 def restart(address: str) -> None:
     """The broker is killed and comes back under producer, consumer and run: all of them heal."""
-    with Producer(address, queue="old.restart") as producer, Consumer(address, queue="old.restart") as consumer:
+    with (
+        Producer(address, queue="old.restart") as producer,
+        Consumer(address, queue="old.restart") as consumer,
+    ):
         query = Query(address, "old.restart", "")
         number = query.run.number()
         producer.send(b"before", partition=0).result(TIMEOUT_S)

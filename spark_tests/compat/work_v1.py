@@ -21,7 +21,12 @@ def columns_for(rows: int) -> Json:
     some = range(rows)
     return {
         "key": [None if at % 5 == 4 else b"key-%d" % (at % 3) for at in some],
-        "headers": [None if at % 4 == 3 else [{"key": "origin", "value": b"h%d" % at}, {"key": "empty", "value": None}] for at in some],
+        "headers": [
+            None
+            if at % 4 == 3
+            else [{"key": "origin", "value": b"h%d" % at}, {"key": "empty", "value": None}]
+            for at in some
+        ],
         "priority": [at % 10 for at in some],
         "message_id": [f"id-{at}" if at % 2 else None for at in some],
         "created_at": [1_700_000_000_000_000 + at for at in some],
@@ -43,7 +48,9 @@ class Reader:
 
     def plan(self, max_rows: int) -> None:
         who = who_of(self.who, self.run.number())
-        planned = self.life.wire.call("Plan", PlanRequest(who=who, start=positions_of(self.boundaries[-1]), max_rows=max_rows))
+        planned = self.life.wire.call(
+            "Plan", PlanRequest(who=who, start=positions_of(self.boundaries[-1]), max_rows=max_rows)
+        )
         assert planned.rows, self.who
         for name in ("cluster_id", "destination_id", "incarnation"):
             self.who[name] = getattr(planned, name).hex()
@@ -52,22 +59,33 @@ class Reader:
     def read(self, first: int = -2, last: int = -1, query: str = "", batch: int = 0) -> list[list[Any]]:
         """Opens and reads between two of the boundaries."""
         answer = self.life.asker.range(
-            who=self.who, start=self.boundaries[first], end=self.boundaries[last], query_id=query, batch_id=batch, run=self.run.number()
+            who=self.who,
+            start=self.boundaries[first],
+            end=self.boundaries[last],
+            query_id=query,
+            batch_id=batch,
+            run=self.run.number(),
         )
         rows: list[list[Any]] = answer["rows"]
         return rows
 
     def acknowledge(self, boundary: int) -> None:
         who = who_of(self.who, self.run.number())
-        self.life.wire.call("AcknowledgeRange", AcknowledgeRangeRequest(who=who, end=positions_of(self.boundaries[boundary])))
+        self.life.wire.call(
+            "AcknowledgeRange", AcknowledgeRangeRequest(who=who, end=positions_of(self.boundaries[boundary]))
+        )
 
     def restart(self) -> None:
-        """The query starts anew: a newer run. The older one goes on existing, as a process that hangs does."""
+        """The query starts anew: a newer run. The older one goes on existing, as a process that hangs
+        does.
+        """
         self.run = self.life.new_run()
 
     def asks(self, first: int, last: int, why: str) -> None:
         """What lies between two boundaries is a question."""
-        self.life.later("range", why, who=dict(self.who), start=self.boundaries[first], end=self.boundaries[last])
+        self.life.later(
+            "range", why, who=dict(self.who), start=self.boundaries[first], end=self.boundaries[last]
+        )
 
 
 class Work:
@@ -104,9 +122,16 @@ class Work:
     def call(self, method: str, **request: Any) -> Json:
         return self.asker.call(method, request)
 
-    def send(self, destination: str, partition: int, producer: str, first: int, values: list[str], **fields: Any) -> Json:
+    def send(
+        self, destination: str, partition: int, producer: str, first: int, values: list[str], **fields: Any
+    ) -> Json:
         answer = self.asker.send(
-            destination=destination, partition=partition, producer_id=producer, first_sequence=first, values=values, **fields
+            destination=destination,
+            partition=partition,
+            producer_id=producer,
+            first_sequence=first,
+            values=values,
+            **fields,
         )
         assert "error" not in answer, answer
         return answer
@@ -115,7 +140,14 @@ class Work:
         """So many rows of a producer that sends one batch, with priorities 3 and 7 mixed."""
         producer = token_of(f"{queue}/{partition}/{label}")
         priorities = [7 if at % 3 == 0 else 3 for at in range(count)]
-        self.send(queue, partition, producer, 0, [f"{queue}/{label} {at}" for at in range(count)], columns={"priority": priorities})
+        self.send(
+            queue,
+            partition,
+            producer,
+            0,
+            [f"{queue}/{label} {at}" for at in range(count)],
+            columns={"priority": priorities},
+        )
 
     def settle(self, queue: str) -> None:
         """Waits until no connected consumer holds anything."""
@@ -124,24 +156,68 @@ class Work:
     def epoch(self) -> int:
         return int(self.call("TakeEpoch")["epoch"])
 
-    def stage(self, name: str, queue: str, partition: int, first: int, rows: int, query: str = "", batch: int = 0, **fields: Any) -> Json:
+    def stage(
+        self,
+        name: str,
+        queue: str,
+        partition: int,
+        first: int,
+        rows: int,
+        query: str = "",
+        batch: int = 0,
+        **fields: Any,
+    ) -> Json:
         """Adds a batch to a staged set; returns what was sent, for who sends it again."""
-        staged = {"token": token_of(name), "epoch": self.epochs.get(query, 0), "query_id": query, "batch_id": batch, "run_id": "run of v1"}
+        staged = {
+            "token": token_of(name),
+            "epoch": self.epochs.get(query, 0),
+            "query_id": query,
+            "batch_id": batch,
+            "run_id": "run of v1",
+        }
         values = [f"{name} {partition} {first + at}" for at in range(rows)]
-        sent = {"destination": queue, "partition": partition, "first_sequence": first, "values": values, "staged": staged, **fields}
+        sent = {
+            "destination": queue,
+            "partition": partition,
+            "first_sequence": first,
+            "values": values,
+            "staged": staged,
+            **fields,
+        }
         answer = self.asker.send(**sent)
         assert "error" not in answer, answer
         return sent
 
     def commit(self, sets: list[tuple[str, int]], owner: str, version: int, target: str) -> Json:
         """Commits sets; the commit again is a question, and with other rows, and with an older version."""
-        tokens = [{"token": base64.b64encode(bytes.fromhex(token_of(name))).decode(), "rows": rows} for name, rows in sets]
-        request = {"tokens": tokens, "owner": owner, "version": version, "target": target, "rows": sum(rows for _, rows in sets),
-                   "run_id": "run of v1"}  # fmt: skip
+        tokens = [
+            {"token": base64.b64encode(bytes.fromhex(token_of(name))).decode(), "rows": rows}
+            for name, rows in sets
+        ]
+        request = {
+            "tokens": tokens,
+            "owner": owner,
+            "version": version,
+            "target": target,
+            "rows": sum(rows for _, rows in sets),
+            "run_id": "run of v1",
+        }
         self.asker.call("CommitStaged", request)
         self.later("call", "a commit again", method="CommitStaged", request=request)
         if owner:
-            self.later("call", "a commit again with other rows", method="CommitStaged", request=request | {"rows": 77})
-            self.later("call", "and kept", method="CommitStaged", request=request | {"rows": 77, "keep_mismatch": True})
-            self.later("call", "an older version", method="CommitStaged", request=request | {"version": version - 1})
+            self.later(
+                "call",
+                "a commit again with other rows",
+                method="CommitStaged",
+                request=request | {"rows": 77},
+            )
+            self.later(
+                "call",
+                "and kept",
+                method="CommitStaged",
+                request=request | {"rows": 77, "keep_mismatch": True},
+            )
+            self.later(
+                "call", "an older version", method="CommitStaged", request=request | {"version": version - 1}
+            )
         return request

@@ -1,4 +1,6 @@
-"""Directories of version 0.1.0 that have been through something: the cleaner has moved rows, and a frame was found rotten."""
+"""Directories of version 0.1.0 that have been through something: the cleaner has moved rows, and a frame was
+found rotten.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ROWS, ROW_BYTES, BATCHES = 32, 32_000, 72
 
 
 def moved_in_the_journal(data: pathlib.Path) -> Life:
-    """Two segments of traffic, acknowledged but for a few rows, which the cleaner has moved. Then SIGKILL: the moves lie in the journal."""
+    """Two segments of traffic, acknowledged but for a few rows, which the cleaner has moved. Then SIGKILL:
+    the moves lie in the journal.
+    """
     life, broker = _wear(data, snapshot_s=3)
     _clean(life, data)
     as_seen(life, broker)
@@ -40,14 +44,18 @@ def moved_in_the_snapshot(data: pathlib.Path) -> Life:
 
 
 def quarantined_in_the_snapshot(data: pathlib.Path) -> Life:
-    """A frame rotted under the running broker: its rows were taken out, the others stayed. Then a clean stop."""
+    """A frame rotted under the running broker: its rows were taken out, the others stayed. Then a
+    clean stop.
+    """
     life, broker = _rot(data)
     broker.stop()
     return life
 
 
 def quarantined_in_the_journal(data: pathlib.Path) -> Life:
-    """The same, killed before the snapshot that follows at once was complete: without its two files the directory is what that leaves."""
+    """The same, killed before the snapshot that follows at once was complete: without its two files the
+    directory is what that leaves.
+    """
     life, broker = _rot(data)
     wait_until(lambda: len(manifests(data)) > 1, 20)
     broker.kill()
@@ -62,7 +70,9 @@ def _rot(data: pathlib.Path) -> tuple[Life, LocalBroker]:
     life = Life(broker.address)
     life.call("CreateDestination", name="rotten", partitions=1)
     for batch in range(4):
-        life.send("rotten", 0, token_of("rotten"), 3 * batch, [f"rotten batch {batch} row {at}" for at in range(3)])
+        life.send(
+            "rotten", 0, token_of("rotten"), 3 * batch, [f"rotten batch {batch} row {at}" for at in range(3)]
+        )
     broker.stop()
     rot(data, b"rotten batch 1 row 2")
     broker.start()
@@ -84,7 +94,14 @@ def _wear(data: pathlib.Path, snapshot_s: int) -> tuple[Life, LocalBroker]:
     life = Life(broker.address)
     life.call("CreateDestination", name=QUEUE, partitions=1)
     life.call("CreateDestination", name="worn.planned", partitions=1)
-    life.send("worn.planned", 0, token_of("planned"), 0, [f"planned {at}" for at in range(8)], columns=columns_for(8))
+    life.send(
+        "worn.planned",
+        0,
+        token_of("planned"),
+        0,
+        [f"planned {at}" for at in range(8)],
+        columns=columns_for(8),
+    )
     life.send("worn.planned", 0, token_of("planned"), 8, [f"also planned {at}" for at in range(6)])
     reader = life.readers["worn"] = Reader(life, "worn.planned", "worn-reader")
     reader.plan(5)
@@ -103,10 +120,18 @@ def _wear(data: pathlib.Path, snapshot_s: int) -> tuple[Life, LocalBroker]:
         consumer.flush(20.0)
     life.settle(QUEUE)
     life.later("browse", "the survivors", destination=QUEUE)
-    life.later("send", "other rows under the sequence of a batch whose segment is gone", destination=QUEUE, partition=0,
+    life.later("send", "other rows under the sequence of a batch whose segment is "
+                       "gone", destination=QUEUE, partition=0,
                producer_id=token_of("worn"), first_sequence=ROWS, values=["x"])  # fmt: skip
-    life.later("send", "the producer goes on", destination=QUEUE, partition=0, producer_id=token_of("worn"), first_sequence=ROWS * BATCHES,
-               values=["on and on"])  # fmt: skip
+    life.later(
+        "send",
+        "the producer goes on",
+        destination=QUEUE,
+        partition=0,
+        producer_id=token_of("worn"),
+        first_sequence=ROWS * BATCHES,
+        values=["on and on"],
+    )
     return life, broker
 
 

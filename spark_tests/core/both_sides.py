@@ -37,7 +37,11 @@ BYTES = 1 << 40
 
 destinations = st.sampled_from(["eu", "us.east"])
 partitions = st.integers(0, PARTITIONS - 1)
-priorities = st.one_of(st.just([4]), st.lists(st.integers(0, 9), min_size=1, max_size=12), st.lists(st.just(7), min_size=1, max_size=9))
+priorities = st.one_of(
+    st.just([4]),
+    st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    st.lists(st.just(7), min_size=1, max_size=9),
+)
 pick = st.integers(0, 1 << 30)
 queries = st.sampled_from(["", "q0", "q1"])
 versions = st.integers(0, 3)
@@ -48,7 +52,9 @@ newer_epochs = st.integers(0, 4)
 
 @dataclass
 class Checkpoint:
-    """What a query remembers: whose offsets, and every boundary it was ever given; the batch number of a range is the place of its end."""
+    """What a query remembers: whose offsets, and every boundary it was ever given; the batch number of a
+    range is the place of its end.
+    """
 
     destination: str
     name: str
@@ -65,10 +71,19 @@ class BothSides(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model(partitions=PARTITIONS, anonymous_max=2, kept_boundaries=3, kept_batches=3, kept_ended=4, kept_returned=2)
+        self.model = Model(
+            partitions=PARTITIONS,
+            anonymous_max=2,
+            kept_boundaries=3,
+            kept_batches=3,
+            kept_ended=4,
+            kept_returned=2,
+        )
         self.arrived: list[tuple[list[int], RowsView]] = []
         self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
-        self.staged: list[tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]] = []
+        self.staged: list[
+            tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]
+        ] = []
         self.checkpoints: list[Checkpoint] = []
         self.runs: list[int] = []
         self.deleted: list[tuple[str, bytes]] = []
@@ -103,11 +118,15 @@ class BothSides(RuleBasedStateMachine):
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Lets rows go, and checks each of them. What an outbox had no room for follows when what was in it is sent."""
+        """Lets rows go, and checks each of them. What an outbox had no room for follows when what was in it
+        is sent.
+        """
         self.world.dispatch()
         while self.arrived:
             unsent = Counter(box[0] for box, _ in self.arrived)
-            assert max(unsent.values()) <= SETTINGS.outbox_batches, f"deliveries that no outbox has room for: {unsent}"
+            assert max(unsent.values()) <= SETTINGS.outbox_batches, (
+                f"deliveries that no outbox has room for: {unsent}"
+            )
             number, view = self.arrived.pop(0)
             for row in self.world.read(view, batch_rows_max=5):
                 known = self.model.deliver(number[0], row.partition, row.offset)
@@ -123,12 +142,21 @@ class BothSides(RuleBasedStateMachine):
         state = self.world.broker.state
         for destination in state.by_number.values():
             lanes = [partition.ready for partition in destination.partitions]
-            assert destination.ready.counts == [sum(lane.counts[p] for lane in lanes) for p in range(PRIORITIES)]
-            assert destination.ready.counts == [sum(len(lane.offsets[p]) for lane in lanes) for p in range(PRIORITIES)]
-            assert destination.ready.partitions == [{n for n, lane in enumerate(lanes) if lane.counts[p]} for p in range(PRIORITIES)]
+            assert destination.ready.counts == [
+                sum(lane.counts[p] for lane in lanes) for p in range(PRIORITIES)
+            ]
+            assert destination.ready.counts == [
+                sum(len(lane.offsets[p]) for lane in lanes) for p in range(PRIORITIES)
+            ]
+            assert destination.ready.partitions == [
+                {n for n, lane in enumerate(lanes) if lane.counts[p]} for p in range(PRIORITIES)
+            ]
             for partition in destination.partitions:
                 frames = partition.log.index().frames
-                assert (partition.log.size_bytes, partition.log.span) == (int(frames["size"].sum()), int(frames["span"].sum()))
+                assert (partition.log.size_bytes, partition.log.span) == (
+                    int(frames["size"].sum()),
+                    int(frames["span"].sum()),
+                )
         assert [*state.names("", "")] == sorted(state.by_name)
 
     @staticmethod

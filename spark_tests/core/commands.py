@@ -19,7 +19,9 @@ MixedRows = Sequence[tuple[bytes, int]]
 
 
 def records_of(rows: MixedRows, keys: bool = False) -> tuple[pa.Buffer, int, int]:
-    """Returns records, presence mask and priority_plus_one of rows (value, priority), as clients do: a column only where they differ."""
+    """Returns records, presence mask and priority_plus_one of rows (value, priority), as clients do: a column
+    only where they differ.
+    """
     values = pa.array([value for value, _ in rows], pa.binary())
     priorities = [priority for _, priority in rows]
     columns = envelope.VALUE | (envelope.KEY if keys else 0)
@@ -59,12 +61,20 @@ def publish(
     )
     priorities = [priority for _, priority in rows]
     same = len(set(priorities)) == 1
-    return Publish(header, records, zlib.crc32(records), priorities[0] if same else np.array(priorities, np.int8))
+    return Publish(
+        header, records, zlib.crc32(records), priorities[0] if same else np.array(priorities, np.int8)
+    )
 
 
 def skip(destination: str, partition: int, who: tuple[str, int], first: int, count: int) -> Publish:
     header = PublishHeader(
-        destination=destination, partition=partition, producer_id=who[0], epoch=who[1], first_sequence=first, rows=count, skip=True
+        destination=destination,
+        partition=partition,
+        producer_id=who[0],
+        epoch=who[1],
+        first_sequence=first,
+        rows=count,
+        skip=True,
     )
     return Publish(header, pa.py_buffer(b""), 0, PRIORITY_DEFAULT)
 
@@ -72,7 +82,11 @@ def skip(destination: str, partition: int, who: tuple[str, int], first: int, cou
 def who(name: str, destination_id: bytes, consumer: str, incarnation: bytes, run: int) -> wire.ConsumerRef:
     """Returns how a durable consumer introduces itself; without an incarnation it knows no ids yet."""
     return wire.ConsumerRef(
-        destination=name, destination_id=destination_id if incarnation else b"", consumer=consumer, incarnation=incarnation, run=run
+        destination=name,
+        destination_id=destination_id if incarnation else b"",
+        consumer=consumer,
+        incarnation=incarnation,
+        run=run,
     )
 
 

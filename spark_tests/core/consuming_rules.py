@@ -44,7 +44,9 @@ class ConsumingRules(BothSides):
         opened.credit.rows, opened.credit.bytes = credit, BYTES
         expected = self.model.open_session(name, credit)
         box.append(expected)
-        command = OpenSession(opened, lambda view: self.arrived.append((box, view)), lambda what: self.hear(box, what))
+        command = OpenSession(
+            opened, lambda view: self.arrived.append((box, view)), lambda what: self.hear(box, what)
+        )
         assert self.world.handle(command).session == expected
         self.finish()
 
@@ -59,8 +61,12 @@ class ConsumingRules(BothSides):
     def ask(self, which: int, rows: int) -> None:
         number = self.session(which)
         if rows:
-            self.both(lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None)
-        self.both(lambda: self.model._session(number), Ask(number, rows), lambda reply: self.model._session(number))
+            self.both(
+                lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None
+            )
+        self.both(
+            lambda: self.model._session(number), Ask(number, rows), lambda reply: self.model._session(number)
+        )
 
     def hear(self, box: list[int], what: Any) -> None:
         """A session is answered, or ended from the broker's side."""
@@ -68,7 +74,9 @@ class ConsumingRules(BothSides):
             state = self.world.broker.state
             session = state.sessions[box[0]]
             ready = state.by_name[session.destination].ready_rows()
-            assert not (session.wants_rows() and ready), f"session {box[0]} is told that there is nothing, with {ready} rows ready"
+            assert not (session.wants_rows() and ready), (
+                f"session {box[0]} is told that there is nothing, with {ready} rows ready"
+            )
 
     def session(self, which: int) -> int:
         """One that is open, or now and then the next one to be opened."""
@@ -80,13 +88,20 @@ class ConsumingRules(BothSides):
     def acknowledge(self, which: int, chosen: list[int], everything: bool) -> None:
         number = self.session(which)
         session = self.model.sessions.get(number)
-        held = [r for r in session.delivered if r.holder == ("session", number)] if session is not None else []
-        rows = {(r.partition, r.offset) for r in (held if everything else [held[c % len(held)] for c in chosen if held])}
+        held = (
+            [r for r in session.delivered if r.holder == ("session", number)] if session is not None else []
+        )
+        rows = {
+            (r.partition, r.offset)
+            for r in (held if everything else [held[c % len(held)] for c in chosen if held])
+        }
         if not everything and chosen[0] % 5 == 0:
             rows.add((chosen[0] % PARTITIONS, chosen[0] % 40))
         if rows:
             self.both(
-                lambda: self.model.acknowledge(number, sorted(rows)), Acknowledge(number, _ranges(rows)), lambda count: count
+                lambda: self.model.acknowledge(number, sorted(rows)),
+                Acknowledge(number, _ranges(rows)),
+                lambda count: count,
             )
 
     @precondition(lambda self: self.model.sessions)
@@ -95,7 +110,13 @@ class ConsumingRules(BothSides):
         number = self.session(which)
         self.both(lambda: self.model.close_session(number), CloseSession(number), lambda reply: None)
 
-    @rule(name=destinations, credit=st.integers(1, 12), more=st.integers(0, 12), done=st.lists(pick, max_size=4), stay=st.booleans())
+    @rule(
+        name=destinations,
+        credit=st.integers(1, 12),
+        more=st.integers(0, 12),
+        done=st.lists(pick, max_size=4),
+        stay=st.booleans(),
+    )
     def receive(self, name: str, credit: int, more: int, done: list[int], stay: bool) -> None:
         """A consumer comes, sees some of what it gets, is done with less, and goes."""
         self.open_session(name, credit, 0)
@@ -122,9 +143,15 @@ class ConsumingRules(BothSides):
             fetch = wire.OpenFetch(browse=opened.browse, partition=part.partition, first=0, last=part.last)
             views = self.world.handle(ResolveFetch(fetch))
             rows = [row for view in views for row in self.world.read(view, batch_rows_max=7)]
-            left = [row for row in self.model.destinations[name].partitions[part.partition].rows if row.holder != DONE]
+            left = [
+                row
+                for row in self.model.destinations[name].partitions[part.partition].rows
+                if row.holder != DONE
+            ]
             left.sort(key=lambda row: (-row.priority, row.offset))
-            assert [(row.number, row.offset) for row in rows] == [(at, known.offset) for at, known in enumerate(left)]
+            assert [(row.number, row.offset) for row in rows] == [
+                (at, known.offset) for at, known in enumerate(left)
+            ]
             for row, known in zip(rows, left, strict=True):
                 self.check_row(row, known, known.attempts + 1)
             for view in views:
@@ -140,7 +167,9 @@ class ConsumingRules(BothSides):
         there = self.model.destinations.get(name)
         if there is not None:
             self.deleted.append((name, there.id))
-        self.both(lambda: self.model.delete(name), admin.DeleteDestinationRequest(name=name), lambda reply: None)
+        self.both(
+            lambda: self.model.delete(name), admin.DeleteDestinationRequest(name=name), lambda reply: None
+        )
         if there is not None and again:
             made = admin.DescribeDestinationRequest(name=name, create=True)
             self.both(lambda: self.model.destination(name).id, made, lambda reply: reply.destination_id)
@@ -156,7 +185,9 @@ class ConsumingRules(BothSides):
             if there is not None and there.id == identity:  # a crash has undone the deletion
                 self.model.delete(name)
 
-        self.both(expect, admin.DeleteDestinationRequest(name=name, destination_id=identity), lambda reply: None)
+        self.both(
+            expect, admin.DeleteDestinationRequest(name=name, destination_id=identity), lambda reply: None
+        )
 
     @rule(hours=st.sampled_from([0, 1, 25]), minutes=st.sampled_from([0, 1, 3]), short=st.booleans())
     def time_passes(self, hours: int, minutes: int, short: bool) -> None:

@@ -31,7 +31,12 @@ def dump_broker(broker: Broker) -> Dump:
             token: (
                 (held.epoch, held.query_id, held.batch_id, held.target, held.last_time_us),
                 [
-                    (state.by_number[f.entry.destination].name, f.entry.partition, f.entry.first_sequence, f.entry.records_crc)
+                    (
+                        state.by_number[f.entry.destination].name,
+                        f.entry.partition,
+                        f.entry.first_sequence,
+                        f.entry.records_crc,
+                    )
                     for f in held.frames
                 ],
                 held.rows,
@@ -43,23 +48,35 @@ def dump_broker(broker: Broker) -> Dump:
         "plans_cut": state.plans_cut,
         "reads": {q.query_id: dict(q.reads) for q in state.queries.values() if q.reads},
         "readers": {
-            q.query_id: {n: (r.spark_run_id, r.run, r.incarnation) for n, r in q.readers.items() if n in state.by_number}
+            q.query_id: {
+                n: (r.spark_run_id, r.run, r.incarnation)
+                for n, r in q.readers.items()
+                if n in state.by_number
+            }
             for q in state.queries.values()
             if any(n in state.by_number for n in q.readers)
         },
-        "fenced": {q.query_id: q.fenced_through for q in state.queries.values() if q.fenced_through is not None},
+        "fenced": {
+            q.query_id: q.fenced_through for q in state.queries.values() if q.fenced_through is not None
+        },
     }
 
 
 def _check_counts(state: State) -> None:
     """What is counted as it comes and goes is the sum of what is there."""
-    assert state.consumers_total == sum(len(destination.consumers) for destination in state.by_number.values())
+    assert state.consumers_total == sum(
+        len(destination.consumers) for destination in state.by_number.values()
+    )
     assert state.query_ends == sum(len(q.readers) + len(q.epochs) for q in state.queries.values())
     sets, staged = list(state.staged.values()), state.staged
     assert staged.batches == sum(len(held.frames) for held in sets)
     frames = [frame for held in sets for frame in held.frames]
     assert staged.rows == sum(held.rows for held in sets) == sum(frame.entry.records.rows for frame in frames)
-    assert staged.size_bytes == sum(held.size_bytes for held in sets) == sum(frame.place.size for frame in frames)
+    assert (
+        staged.size_bytes
+        == sum(held.size_bytes for held in sets)
+        == sum(frame.place.size for frame in frames)
+    )
     rows_of = Counter[int]()
     for frame in frames:
         rows_of[frame.entry.destination] += frame.entry.records.rows
@@ -68,7 +85,10 @@ def _check_counts(state: State) -> None:
     for query_id, known in staged.queries.items():
         own = [held for held in sets if held.query_id == query_id]
         assert set(known.tokens) == {held.token for held in own}
-        assert (known.rows, known.size_bytes) == (sum(held.rows for held in own), sum(held.size_bytes for held in own))
+        assert (known.rows, known.size_bytes) == (
+            sum(held.rows for held in own),
+            sum(held.size_bytes for held in own),
+        )
     keys = [key for key, _ in state.markers.items()]
     assert len(state.markers) == len(keys)
     assert state.markers.passing.keys() == {key for key in keys if key[0].startswith("write:")}
@@ -78,12 +98,16 @@ def _destination(destination: Destination) -> Dump:
     held: list[dict[int, int]] = [{} for _ in destination.partitions]
     for session in destination.sessions.values():
         for number, lanes in session.held.items():
-            held[number].update({offset: priority for priority, offsets in enumerate(lanes.offsets) for offset in offsets})
+            held[number].update(
+                {offset: priority for priority, offsets in enumerate(lanes.offsets) for offset in offsets}
+            )
         assert session.held_rows == sum(lanes.rows for lanes in session.held.values())
     return {
         "number": destination.number,
         "id": destination.destination_id,
-        "partitions": [_partition(partition, held[number]) for number, partition in enumerate(destination.partitions)],
+        "partitions": [
+            _partition(partition, held[number]) for number, partition in enumerate(destination.partitions)
+        ],
         "ended": {incarnation: tuple(how) for incarnation, how in destination.ended.items()},
         "consumers": {
             incarnation: {
@@ -97,7 +121,10 @@ def _destination(destination: Destination) -> Dump:
                 "past": {p.number: (p.end, p.returned, p.used, p.serial) for p in consumer.past.values()},
                 "plans": {
                     plan.number: (
-                        {n: (first, [(p, [*o]) for p, o in selection.lanes]) for n, (first, selection) in plan.assignments.items()},
+                        {
+                            n: (first, [(p, [*o]) for p, o in selection.lanes])
+                            for n, (first, selection) in plan.assignments.items()
+                        },
                         (plan.run, plan.end, plan.returned, plan.acknowledged),
                         (plan.opened_by_run, plan.read_by_run, plan.failed_attempts, plan.batches),
                         (plan.serial, plan.committed),
@@ -111,7 +138,9 @@ def _destination(destination: Destination) -> Dump:
 
 
 def _partition(partition: Partition, held: dict[int, int]) -> Dump:
-    ready = {offset: priority for priority, offsets in enumerate(partition.ready.offsets) for offset in offsets}
+    ready = {
+        offset: priority for priority, offsets in enumerate(partition.ready.offsets) for offset in offsets
+    }
     assert partition.ready.counts == [len(offsets) for offsets in partition.ready.offsets]
     assert not ready.keys() & held.keys(), "rows are held and ready at once"
     return {
@@ -120,7 +149,14 @@ def _partition(partition: Partition, held: dict[int, int]) -> Dump:
         "ready": dict(sorted((ready | held).items())),
         "attempts": _attempts(partition.attempts),
         "audit": [
-            (name, mark.epoch, mark.next_sequence, mark.rows, mark.last_offset, [tuple(known) for known in mark.ranges])
+            (
+                name,
+                mark.epoch,
+                mark.next_sequence,
+                mark.rows,
+                mark.last_offset,
+                [tuple(known) for known in mark.ranges],
+            )
             for name, mark in partition.audit.marks.items()
         ],
     }
@@ -138,7 +174,9 @@ def dump_model(model: Model) -> Dump:
     """Durable state of the model in the same form."""
     return {
         "epoch": model.epoch,
-        "destinations": {name: _plain_destination(destination) for name, destination in model.destinations.items()},
+        "destinations": {
+            name: _plain_destination(destination) for name, destination in model.destinations.items()
+        },
         "producers": dict(model.producers),
         "staged": {
             token: (
@@ -155,7 +193,13 @@ def dump_model(model: Model) -> Dump:
         "readers": {
             name: there
             for name, query in model.queries.items()
-            if (there := {n: reader for n, reader in query.readers.items() if any(d.number == n for d in model.destinations.values())})
+            if (
+                there := {
+                    n: reader
+                    for n, reader in query.readers.items()
+                    if any(d.number == n for d in model.destinations.values())
+                }
+            )
         },
         "fenced": dict(model.fenced),
     }
@@ -177,8 +221,7 @@ def _plain_destination(destination: plain.Destination) -> Dump:
                 "acknowledged": consumer.acknowledged,
                 "next_plan": len(consumer.plans) + 1,
                 "past": {
-                    plan.number: (plan.end, plan.returned, plan.used, plan.serial)
-                    for plan in consumer.past()
+                    plan.number: (plan.end, plan.returned, plan.used, plan.serial) for plan in consumer.past()
                 },
                 "plans": {plan.number: _plain_plan(plan) for plan in consumer.kept()},
             }
@@ -191,7 +234,10 @@ def _plain_plan(plan: plain.Plan) -> tuple[Any, ...]:
     assignments = {}
     for number, rows in plan.rows.items() if not plan.returned else ():
         priorities = sorted({row.priority for row in rows}, reverse=True)
-        assignments[number] = (plan.first[number], [(p, [row.offset for row in rows if row.priority == p]) for p in priorities])
+        assignments[number] = (
+            plan.first[number],
+            [(p, [row.offset for row in rows if row.priority == p]) for p in priorities],
+        )
     return (
         assignments,
         (plan.run, plan.end, plan.returned, plan.acknowledged),
@@ -204,8 +250,14 @@ def _plain_partition(partition: plain.Partition) -> Dump:
     return {
         "duplicates": partition.duplicates,
         "next": len(partition.rows),
-        "ready": {row.offset: row.priority for row in partition.rows if row.holder == READY or row.holder[0] == "session"},
-        "attempts": {row.offset: row.attempts for row in partition.rows if row.attempts and row.holder != plain.DONE},
+        "ready": {
+            row.offset: row.priority
+            for row in partition.rows
+            if row.holder == READY or row.holder[0] == "session"
+        },
+        "attempts": {
+            row.offset: row.attempts for row in partition.rows if row.attempts and row.holder != plain.DONE
+        },
         "audit": [
             (
                 name,
@@ -214,7 +266,13 @@ def _plain_partition(partition: plain.Partition) -> Dump:
                 mark.rows,
                 mark.last_offset,
                 [
-                    (batch.first, batch.rows, batch.crc, SKIPPED if batch.base is None else batch.base, batch.time_us)
+                    (
+                        batch.first,
+                        batch.rows,
+                        batch.crc,
+                        SKIPPED if batch.base is None else batch.base,
+                        batch.time_us,
+                    )
                     for batch in mark.batches[-AUDIT_RANGES:]
                 ],
             )
@@ -234,7 +292,11 @@ def _differences(actual: Any, expected: Any, path: str) -> list[str]:
         return []
     if isinstance(actual, dict) and isinstance(expected, dict):
         keys = [*actual, *(key for key in expected if key not in actual)]
-        return [line for key in keys for line in _differences(actual.get(key), expected.get(key), f"{path}/{key!r}")]
+        return [
+            line
+            for key in keys
+            for line in _differences(actual.get(key), expected.get(key), f"{path}/{key!r}")
+        ]
     if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
         pairs = enumerate(zip(actual, expected, strict=True))
         return [line for at, (one, other) in pairs for line in _differences(one, other, f"{path}[{at}]")]

@@ -26,7 +26,9 @@ from spark_tests.core.both_sides import (
 class ProducingRules(BothSides):
     """Batches in order and out of it, and staged sets."""
 
-    @rule(name=destinations, partition=partitions, who=pick, wanted=priorities, keys=st.booleans(), jump=jumps)
+    @rule(
+        name=destinations, partition=partitions, who=pick, wanted=priorities, keys=st.booleans(), jump=jumps
+    )
     def publish(self, name: str, partition: int, who: int, wanted: list[int], keys: bool, jump: int) -> None:
         known = [*((producer, 0) for producer in UNNAMED), *self.names]
         producer = known[who % len(known)]
@@ -79,7 +81,9 @@ class ProducingRules(BothSides):
     @rule(name=st.sampled_from(["loader", "archive"]))
     def open_producer(self, name: str) -> None:
         producer = self.both(
-            lambda: self.model.open_producer(name), produce.OpenProducerRequest(name=name), lambda reply: (reply.producer_id, reply.epoch)
+            lambda: self.model.open_producer(name),
+            produce.OpenProducerRequest(name=name),
+            lambda reply: (reply.producer_id, reply.epoch),
         )
         self.names.append(producer)
 
@@ -94,13 +98,25 @@ class ProducingRules(BothSides):
         newer=newer_epochs,
     )
     def stage(
-        self, name: str, partition: int, query: str, batch: int, goal: str | None, wanted: list[int], more: bool, newer: int
+        self,
+        name: str,
+        partition: int,
+        query: str,
+        batch: int,
+        goal: str | None,
+        wanted: list[int],
+        more: bool,
+        newer: int,
     ) -> None:
         rows = self.fresh_rows(wanted)
         if more and self.staged:
             _, token, writer, _, _ = self.staged[-1]
             held = self.model.staged.get(token)
-            first = sum(len(b.rows) for b in held.batches if (b.destination, b.partition) == (name, partition)) if held is not None else 0
+            first = (
+                sum(len(b.rows) for b in held.batches if (b.destination, b.partition) == (name, partition))
+                if held is not None
+                else 0
+            )
         else:
             token = len(self.staged).to_bytes(16, "little")
             writer = (max(staging.lowest_epoch(self.model, query, goal) + newer - 1, 0), query, batch, goal)
@@ -118,10 +134,14 @@ class ProducingRules(BothSides):
 
     def _stage(self, which: int) -> None:
         where, token, writer, first, rows = self.staged[which]
-        held = produce.StagedSet(token=token, epoch=writer[0], query_id=writer[1], batch_id=writer[2], target=writer[3])
+        held = produce.StagedSet(
+            token=token, epoch=writer[0], query_id=writer[1], batch_id=writer[2], target=writer[3]
+        )
         command = commands.publish(*where, ("", 0), first, rows, staged=held)
         self.both(
-            lambda: staging.stage(self.model, where, token, writer, first, rows, command.records_crc, self.now),
+            lambda: staging.stage(
+                self.model, where, token, writer, first, rows, command.records_crc, self.now
+            ),
             command,
             lambda receipt: receipt.duplicates,
         )
@@ -135,14 +155,26 @@ class ProducingRules(BothSides):
         keep=st.booleans(),
         query_id=queries,
     )
-    def commit_staged(self, chosen: list[int], owner: str, goal: str, version: int, wrong: int, keep: bool, query_id: str) -> None:
+    def commit_staged(
+        self, chosen: list[int], owner: str, goal: str, version: int, wrong: int, keep: bool, query_id: str
+    ) -> None:
         recent = [token for _, token, _, _, _ in self.staged[-4:]]
         tokens = [recent[c % len(recent)] for c in chosen if recent]
-        named = [(token, held.count if (held := self.model.staged.get(token)) is not None else 1) for token in tokens]
+        named = [
+            (token, held.count if (held := self.model.staged.get(token)) is not None else 1)
+            for token in tokens
+        ]
         self._commit(named, owner, goal, version, wrong, keep, query_id)
 
     def _commit(
-        self, named: list[tuple[bytes, int]], owner: str, goal: str, version: int, wrong: int, keep: bool, query_id: str = ""
+        self,
+        named: list[tuple[bytes, int]],
+        owner: str,
+        goal: str,
+        version: int,
+        wrong: int,
+        keep: bool,
+        query_id: str = "",
     ) -> None:
         rows = sum(count for _, count in named) + wrong
         request = produce.CommitStagedRequest(
@@ -178,4 +210,8 @@ class ProducingRules(BothSides):
     @rule(which=pick)
     def discard_staged(self, which: int) -> None:
         token = self.staged[which % len(self.staged)][1]
-        self.both(lambda: staging.discard(self.model, [token]), produce.DiscardStagedRequest(tokens=[token, token]), lambda r: r.rows)
+        self.both(
+            lambda: staging.discard(self.model, [token]),
+            produce.DiscardStagedRequest(tokens=[token, token]),
+            lambda r: r.rows,
+        )

@@ -50,7 +50,11 @@ class QueryRules(ProducingRules, ConsumingRules):
         runs = [*self.runs[-1:] * 4, *self.runs, self.model.epoch + 1]
         return runs[which % len(runs)]
 
-    @rule(name=destinations, consumer=st.sampled_from(["", "", "night"]), query=st.sampled_from(["own", "own", "own", "", "q0", "q1"]))
+    @rule(
+        name=destinations,
+        consumer=st.sampled_from(["", "", "night"]),
+        query=st.sampled_from(["own", "own", "own", "", "q0", "q1"]),
+    )
     def new_checkpoint(self, name: str, consumer: str, query: str = "own") -> None:
         """Some queries have two readers, by mistake; of some the broker is not told."""
         own = f"c{len(self.checkpoints)}"
@@ -70,10 +74,15 @@ class QueryRules(ProducingRules, ConsumingRules):
         who = (known.name, known.incarnation, self.run(run))
         spark_run = f"spark run of {who[2]}" if is_alone else "one spark run"
         request = wire.JoinQueryRequest(
-            who=commands.who(known.destination, known.destination_id, *who), query_id=known.query, batch_id=number, spark_run_id=spark_run
+            who=commands.who(known.destination, known.destination_id, *who),
+            query_id=known.query,
+            batch_id=number,
+            spark_run_id=spark_run,
         )
         batch, there = (known.query, number), (known.destination, known.destination_id)
-        self.both(lambda: rules.join_query(self.model, *there, who, batch, spark_run), request, lambda reply: None)
+        self.both(
+            lambda: rules.join_query(self.model, *there, who, batch, spark_run), request, lambda reply: None
+        )
 
     def checkpoint(self, which: int) -> Checkpoint:
         return self.checkpoints[-1 - which % min(len(self.checkpoints), 5)]
@@ -87,29 +96,52 @@ class QueryRules(ProducingRules, ConsumingRules):
         accept=st.booleans(),
     )
     def query_step(
-        self, which: int, run: int, max_rows: int, other: tuple[str, int] | None, until: str, accept: bool = False
+        self,
+        which: int,
+        run: int,
+        max_rows: int,
+        other: tuple[str, int] | None,
+        until: str,
+        accept: bool = False,
     ) -> None:
-        """A batch of a query as Spark runs it, up to some point; `other`: under another number than its own."""
+        """A batch of a query as Spark runs it, up to some point; `other`: under another number than
+        its own.
+        """
         known = self.checkpoint(which)
         start = known.boundaries[-1]
         self.plan(which, 0, run, max_rows, 0, None, accept)
         if until == "planned" or not known.incarnation:
             return
         batch = other or (known.query, len(known.boundaries) - 1)
-        self._read_range(known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None, accept)
+        self._read_range(
+            known, self.run(run), start, known.boundaries[-1], batch if until != "opened" else None, accept
+        )
         if until in ("staged", "committed"):
             self.stage(known.destination, 0, *batch, None, [4, 4], more=False, newer=1)
         if until == "committed" and batch[0]:
             token, held = self.staged[-1][1], self.model.staged.get(self.staged[-1][1])
-            self._commit([(token, held.count if held is not None else 1)], f"query:{batch[0]}", "", batch[1], wrong=0, keep=False)
+            self._commit(
+                [(token, held.count if held is not None else 1)],
+                f"query:{batch[0]}",
+                "",
+                batch[1],
+                wrong=0,
+                keep=False,
+            )
         if until == "acknowledged":
             self.acknowledge_range(which, run, 0)
 
     @rule(
-        name=destinations, count=st.integers(1, 6), lost=st.sampled_from([0, 1, 1, 2, 3, 99]), accept=st.booleans(), gone=st.booleans()
+        name=destinations,
+        count=st.integers(1, 6),
+        lost=st.sampled_from([0, 1, 1, 2, 3, 99]),
+        accept=st.booleans(),
+        gone=st.booleans(),
     )
     def long_query(self, name: str, count: int, lost: int, accept: bool, gone: bool) -> None:
-        """Some batches, one after the other; then the checkpoint loses its last files, and the query goes on."""
+        """Some batches, one after the other; then the checkpoint loses its last files, and the query
+        goes on.
+        """
         if not self.checkpoints or self.checkpoints[-1].destination != name or not self.checkpoints[-1].query:
             self.new_checkpoint(name, "", "own")
         for _ in range(count):
@@ -128,7 +160,9 @@ class QueryRules(ProducingRules, ConsumingRules):
 
     @rule(name=destinations, ends=st.sampled_from(["again", "released"]))
     def read_and_then(self, name: str, ends: str) -> None:
-        """A query has read a batch: it starts again without the file that tells of it, or its sink commits and an operator releases it."""
+        """A query has read a batch: it starts again without the file that tells of it, or its sink commits
+        and an operator releases it.
+        """
         self.hold_run(0)
         self.new_checkpoint(name, "", f"own{len(self.checkpoints)}")
         for until in ("read", "read" if ends == "again" else "committed"):
@@ -160,7 +194,12 @@ class QueryRules(ProducingRules, ConsumingRules):
                 run = self.runs[-1 - which]
                 self._read_range(known, run, {}, known.boundaries[-1], (query, 1), False)
 
-    @rule(name=destinations, consumer=st.sampled_from(["night", "day"]), batch=st.tuples(queries, versions), waiting=st.booleans())
+    @rule(
+        name=destinations,
+        consumer=st.sampled_from(["night", "day"]),
+        batch=st.tuples(queries, versions),
+        waiting=st.booleans(),
+    )
     def take_over(self, name: str, consumer: str, batch: tuple[str, int], waiting: bool) -> None:
         """A query reads, its checkpoint is lost, and it starts anew."""
         for until in ("read", "planned"):
@@ -180,7 +219,14 @@ class QueryRules(ProducingRules, ConsumingRules):
         accept=st.booleans(),
     )
     def plan(
-        self, which: int, back: int, run: int, max_rows: int, min_rows: int, below: dict[int, int] | None, accept: bool = False
+        self,
+        which: int,
+        back: int,
+        run: int,
+        max_rows: int,
+        min_rows: int,
+        below: dict[int, int] | None,
+        accept: bool = False,
     ) -> None:
         known = self.checkpoint(which)
         start = known.boundaries[-1 - back % len(known.boundaries)]
@@ -201,9 +247,22 @@ class QueryRules(ProducingRules, ConsumingRules):
                 destination = plans.destination_of(self.model, known.destination, known.destination_id)
             else:
                 destination = self.model.destination(known.destination)
-            return plans.plan(self.model, destination, known.name, known.incarnation, number, start, max_rows, min_rows, below, accept)
+            return plans.plan(
+                self.model,
+                destination,
+                known.name,
+                known.incarnation,
+                number,
+                start,
+                max_rows,
+                min_rows,
+                below,
+                accept,
+            )
 
-        planned = self.both(expect, request, lambda r: None if r.idle else (r.incarnation, dict(r.end.next), r.rows))
+        planned = self.both(
+            expect, request, lambda r: None if r.idle else (r.incarnation, dict(r.end.next), r.rows)
+        )
         if planned is not None:
             known.destination_id = self.model.destinations[known.destination].id
             known.incarnation = planned[0]
@@ -221,7 +280,14 @@ class QueryRules(ProducingRules, ConsumingRules):
         accept=st.booleans(),
     )
     def read_range(
-        self, which: int, run: int, after: int, through: int, other: tuple[str, int] | None, read: bool, accept: bool
+        self,
+        which: int,
+        run: int,
+        after: int,
+        through: int,
+        other: tuple[str, int] | None,
+        read: bool,
+        accept: bool,
     ) -> None:
         known = self.checkpoint(which)
         if not known.incarnation:
@@ -244,11 +310,19 @@ class QueryRules(ProducingRules, ConsumingRules):
         who = (known.name, known.incarnation, run)
         ref = commands.who(known.destination, known.destination_id, *who)
         opened = self.both(
-            lambda: plans.open_range(self.model, known.destination, known.destination_id, who, start, last, accept),
-            wire.OpenRangeRequest(
-                who=ref, start=commands.positions(start), end=commands.positions(last), accept_data_loss=accept
+            lambda: plans.open_range(
+                self.model, known.destination, known.destination_id, who, start, last, accept
             ),
-            lambda reply: ({part.partition: (part.first, part.last, part.rows) for part in reply.parts}, reply.data_loss),
+            wire.OpenRangeRequest(
+                who=ref,
+                start=commands.positions(start),
+                end=commands.positions(last),
+                accept_data_loss=accept,
+            ),
+            lambda reply: (
+                {part.partition: (part.first, part.last, part.rows) for part in reply.parts},
+                reply.data_loss,
+            ),
         )
         if opened is None or batch is None:
             return
@@ -266,7 +340,9 @@ class QueryRules(ProducingRules, ConsumingRules):
         batch=versions,
         accept=st.booleans(),
     )
-    def read_some(self, which: int, run: int, partition: int, first: int, count: int, batch: int, accept: bool) -> None:
+    def read_some(
+        self, which: int, run: int, partition: int, first: int, count: int, batch: int, accept: bool
+    ) -> None:
         known = self.checkpoint(which)
         if known.incarnation:
             who = (known.name, known.incarnation, self.run(run))
@@ -332,9 +408,12 @@ class QueryRules(ProducingRules, ConsumingRules):
         through = known.boundaries[-1 - end % min(len(known.boundaries), 3)]
         who = (known.name, known.incarnation, self.run(run))
         self.both(
-            lambda: plans.acknowledge_range(self.model, known.destination, known.destination_id, who, through),
+            lambda: plans.acknowledge_range(
+                self.model, known.destination, known.destination_id, who, through
+            ),
             wire.AcknowledgeRangeRequest(
-                who=commands.who(known.destination, known.destination_id, *who), end=commands.positions(through)
+                who=commands.who(known.destination, known.destination_id, *who),
+                end=commands.positions(through),
             ),
             lambda reply: reply.rows,
         )

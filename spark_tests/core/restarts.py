@@ -1,4 +1,6 @@
-"""What tests of queries begin with: batches, restarts of the broker in between, and checkpoints that lost their last files."""
+"""What tests of queries begin with: batches, restarts of the broker in between, and checkpoints that lost
+their last files.
+"""
 
 from __future__ import annotations
 

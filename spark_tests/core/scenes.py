@@ -40,7 +40,10 @@ class Scene(ListWorld):
     def publish(self, *priorities: int, partition: int = 0, size: int = 0) -> None:
         """One batch with a row for each priority; `size` fills values up."""
         first = self.sequences.get(partition, 0)
-        rows = [((b"%d:%d" % (partition, first + at)).ljust(size, b"."), priority) for at, priority in enumerate(priorities)]
+        rows = [
+            ((b"%d:%d" % (partition, first + at)).ljust(size, b"."), priority)
+            for at, priority in enumerate(priorities)
+        ]
         self.handle(commands.publish(QUEUE, partition, WHO, first, rows))
         self.sequences[partition] = first + len(rows)
 
@@ -50,7 +53,11 @@ class Scene(ListWorld):
 
     def ready(self, partition: int = 0) -> list[int]:
         """Offsets that are ready, next one first."""
-        return [offset for _, offsets in self.queue.partitions[partition].ready.selection().lanes for offset in offsets]
+        return [
+            offset
+            for _, offsets in self.queue.partitions[partition].ready.selection().lanes
+            for offset in offsets
+        ]
 
     def read_all(self, views: list[RowsView]) -> list[ReadRow]:
         rows = [row for view in views for row in self.read(view)]
@@ -96,7 +103,10 @@ class Scene(ListWorld):
 
     def acknowledge(self, session: int, *ranges: tuple[int, int, int]) -> int:
         """Ranges are (partition, first, after the last)."""
-        named = [(partition, np.array([start], np.int64), np.array([stop], np.int64)) for partition, start, stop in ranges]
+        named = [
+            (partition, np.array([start], np.int64), np.array([stop], np.int64))
+            for partition, start, stop in ranges
+        ]
         rows: int = self.handle(Acknowledge(session, named))
         return rows
 
@@ -110,16 +120,24 @@ class Scene(ListWorld):
         return max(known.epoch(None), 1) if known is not None else 1
 
     def stage(self, token: int, first: int = 0, rows: int = 2, **more: Any) -> produce.Receipt:
-        """`more`: queue, partition, epoch (one that may write), query, batch, target (None = not said), values, skip."""
+        """`more`: queue, partition, epoch (one that may write), query, batch, target (None = not said),
+        values, skip.
+        """
         query = more.get("query", "q1")
         epoch = more.get("epoch") or self._epoch(query)
         target = more.get("target")
         staged = produce.StagedSet(
-            token=token.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=more.get("batch", 0), target=target
+            token=token.to_bytes(16, "big"),
+            epoch=epoch,
+            query_id=query,
+            batch_id=more.get("batch", 0),
+            target=target,
         )
         values = more.get("values") or [(b"%d" % at, 4) for at in range(first, first + rows)]
         receipt: produce.Receipt = self.handle(
-            commands.publish(more.get("queue", QUEUE), more.get("partition", 0), ("", 0), first, values, staged=staged)
+            commands.publish(
+                more.get("queue", QUEUE), more.get("partition", 0), ("", 0), first, values, staged=staged
+            )
         )
         return receipt
 
@@ -127,7 +145,9 @@ class Scene(ListWorld):
         """Tokens are (number, rows). `more`: fields of the request."""
         named = [produce.StagedToken(token=token.to_bytes(16, "big"), rows=rows) for token, rows in tokens]
         rows = more.pop("rows", sum(count for _, count in tokens))
-        request = produce.CommitStagedRequest(tokens=named, owner=more.pop("owner", "query:q1"), rows=rows, **more)
+        request = produce.CommitStagedRequest(
+            tokens=named, owner=more.pop("owner", "query:q1"), rows=rows, **more
+        )
         reply: produce.CommitStagedResponse = self.handle(request)
         return reply
 
@@ -151,37 +171,69 @@ class Query:
         return commands.who(QUEUE, self.destination_id, self.name, self.incarnation, self.run)
 
     def plan(self, start: Numbers | None = None, **limits: Any) -> wire.PlanResponse:
-        """Asks for the next boundary behind `start`, by default behind the last one; idle leaves everything as it is."""
+        """Asks for the next boundary behind `start`, by default behind the last one; idle leaves everything
+        as it is.
+        """
         where = commands.positions(self.next if start is None else start)
         below = limits.pop("below", None)
         if below is not None:
             limits |= {"bounded": True, "available_below": commands.positions(below)}
-        reply: wire.PlanResponse = self.scene.handle(wire.PlanRequest(who=self.who, start=where, create=True, **limits))
+        reply: wire.PlanResponse = self.scene.handle(
+            wire.PlanRequest(who=self.who, start=where, create=True, **limits)
+        )
         if not reply.idle:
-            self.destination_id, self.incarnation, self.next = reply.destination_id, reply.incarnation, dict(reply.end.next)
+            self.destination_id, self.incarnation, self.next = (
+                reply.destination_id,
+                reply.incarnation,
+                dict(reply.end.next),
+            )
         return reply
 
     def open(self, start: Numbers, end: Numbers, **more: Any) -> list[tuple[int, int, int, int]]:
         """(partition, first, last, rows) of each part."""
-        request = wire.OpenRangeRequest(who=self.who, start=commands.positions(start), end=commands.positions(end), **more)
-        return [(part.partition, part.first, part.last, part.rows) for part in self.scene.handle(request).parts]
+        request = wire.OpenRangeRequest(
+            who=self.who, start=commands.positions(start), end=commands.positions(end), **more
+        )
+        return [
+            (part.partition, part.first, part.last, part.rows) for part in self.scene.handle(request).parts
+        ]
 
-    def fetch(self, first: int, last: int, partition: int = 0, batch: tuple[str, int] = ("", 0), **more: Any) -> list[ReadRow]:
+    def fetch(
+        self, first: int, last: int, partition: int = 0, batch: tuple[str, int] = ("", 0), **more: Any
+    ) -> list[ReadRow]:
         """`more`: spark_run_id (by default one for each run), accept_data_loss."""
         more.setdefault("spark_run_id", f"spark run of {self.run}")
-        opened = wire.OpenFetch(who=self.who, partition=partition, first=first, last=last, query_id=batch[0], batch_id=batch[1], **more)
+        opened = wire.OpenFetch(
+            who=self.who,
+            partition=partition,
+            first=first,
+            last=last,
+            query_id=batch[0],
+            batch_id=batch[1],
+            **more,
+        )
         return self.scene.read_all(self.scene.handle(ResolveFetch(opened)))
 
-    def read(self, start: Numbers, end: Numbers, batch: tuple[str, int] = ("", 0), **more: Any) -> list[ReadRow]:
+    def read(
+        self, start: Numbers, end: Numbers, batch: tuple[str, int] = ("", 0), **more: Any
+    ) -> list[ReadRow]:
         """Opens the range and reads all of it."""
         parts = self.open(start, end, accept_data_loss=more.get("accept_data_loss", False))
-        return [row for partition, first, last, _ in parts for row in self.fetch(first, last, partition, batch, **more)]
+        return [
+            row
+            for partition, first, last, _ in parts
+            for row in self.fetch(first, last, partition, batch, **more)
+        ]
 
     def join(self, query: str = "q1", batch: int = 0, spark_run_id: str = "") -> None:
         """Says that it reads in a batch of a query."""
         spark_run_id = spark_run_id or f"spark run of {self.run}"
-        self.scene.handle(wire.JoinQueryRequest(who=self.who, query_id=query, batch_id=batch, spark_run_id=spark_run_id))
+        self.scene.handle(
+            wire.JoinQueryRequest(who=self.who, query_id=query, batch_id=batch, spark_run_id=spark_run_id)
+        )
 
     def acknowledge(self, end: Numbers) -> int:
-        rows: int = self.scene.handle(wire.AcknowledgeRangeRequest(who=self.who, end=commands.positions(end))).rows
+        rows: int = self.scene.handle(
+            wire.AcknowledgeRangeRequest(who=self.who, end=commands.positions(end))
+        ).rows
         return rows

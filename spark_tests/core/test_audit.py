@@ -7,7 +7,14 @@ import pytest
 from mq_broker.core.admin import duplicates_of
 from mq_broker.core.audit import SKIPPED, Audit, Range, is_named, named
 from mq_broker.core.commands import Settings
-from mq_wire.errors import InvalidRequest, OutOfOrder, OutOfWindow, ProducerFenced, SequenceReused, UnknownProducer
+from mq_wire.errors import (
+    InvalidRequest,
+    OutOfOrder,
+    OutOfWindow,
+    ProducerFenced,
+    SequenceReused,
+    UnknownProducer,
+)
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
 from spark_tests.core import commands

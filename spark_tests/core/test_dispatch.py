@@ -1,4 +1,6 @@
-"""How rows are handed out: a bounded number of deliveries a turn, no more than an outbox takes, and little memory for each of them."""
+"""How rows are handed out: a bounded number of deliveries a turn, no more than an outbox takes, and little
+memory for each of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ EVERYTHING = 1 << 62
 class Consumer:
     """A session whose outbox is in the hands of the test."""
 
-    def __init__(self, world: ListWorld, queue: str = QUEUE, batch: int = 1, credit: int = EVERYTHING) -> None:
+    def __init__(
+        self, world: ListWorld, queue: str = QUEUE, batch: int = 1, credit: int = EVERYTHING
+    ) -> None:
         self.world = world
         self.outbox: list[RowsView] = []
         self.told: list[Any] = []
@@ -38,11 +42,17 @@ class Consumer:
         return sum(view.selection.rows for view in views)
 
 
-def publish(world: ListWorld, rows: int, queue: str = QUEUE, partition: int = 0, producer: str = "a" * 32, **more: Any) -> None:
+def publish(
+    world: ListWorld, rows: int, queue: str = QUEUE, partition: int = 0, producer: str = "a" * 32, **more: Any
+) -> None:
     known = world.broker.state.by_name.get(queue)
     mark = known.partitions[partition].audit.marks.get(producer) if known is not None else None
     values = [(b"%d" % at, more.get("priority", 4)) for at in range(rows)]
-    world.handle(commands.publish(queue, partition, (producer, 0), mark.next_sequence if mark is not None else 0, values))
+    world.handle(
+        commands.publish(
+            queue, partition, (producer, 0), mark.next_sequence if mark is not None else 0, values
+        )
+    )
 
 
 def one_turn(world: ListWorld) -> bool:
@@ -180,5 +190,9 @@ def test_what_is_remembered_of_deliveries_is_bounded_and_charges_as_many_rows_as
     again = scene.received(scene.connect(rows))
     assert len(again) == rows
     assert sum(row.delivery_count == 2 for row in again) == rows // 2
-    last = {partition: max(row.offset for row in again if row.partition == partition) for partition in range(2)}
-    assert all(row.delivery_count == 1 for row in again if row.offset == last[row.partition]), "the last ones were not seen"
+    last = {
+        partition: max(row.offset for row in again if row.partition == partition) for partition in range(2)
+    }
+    assert all(row.delivery_count == 1 for row in again if row.offset == last[row.partition]), (
+        "the last ones were not seen"
+    )

@@ -61,7 +61,10 @@ def test_beyond_the_budget_another_view_is_refused_until_others_have_expired() -
     with pytest.raises(Busy, match="browse_bytes_max"):
         scene.handle(OPEN)
     assert len(scene.broker.state.browses) == 1
-    assert [view.selection.rows for view in scene.handle(ResolveFetch(wire.OpenFetch(browse=opened.browse, last=1 << 40)))] == [100_000]
+    assert [
+        view.selection.rows
+        for view in scene.handle(ResolveFetch(wire.OpenFetch(browse=opened.browse, last=1 << 40)))
+    ] == [100_000]
     scene.now_us += 1001
     scene.handle(Tick())
     assert scene.broker.state.shelf.size_bytes == 0
@@ -88,15 +91,23 @@ def test_any_view_is_what_was_there_when_it_was_opened(data: st.DataObject) -> N
         session = scene.connect(1 << 40)
         expected: dict[bytes, dict[int, list[tuple[int, int]]]] = {}
         for _ in range(data.draw(st.integers(1, 12))):
-            what = data.draw(st.sampled_from(["publish", "publish", "receive", "acknowledge", "open", "open", "time"]))
+            what = data.draw(
+                st.sampled_from(["publish", "publish", "receive", "acknowledge", "open", "open", "time"])
+            )
             partition = data.draw(st.integers(0, 1))
             if what == "publish":
-                scene.publish(*data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=30)), partition=partition)
+                scene.publish(
+                    *data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=30)), partition=partition
+                )
             elif what == "receive" and QUEUE in scene.broker.state.by_name:
                 scene.received(session)
             elif what == "acknowledge":
                 held = scene.broker.state.sessions[session].held.get(partition)
-                some = sorted(BitMap64().union(*held.offsets))[:: data.draw(st.integers(1, 4))] if held is not None else []
+                some = (
+                    sorted(BitMap64().union(*held.offsets))[:: data.draw(st.integers(1, 4))]
+                    if held is not None
+                    else []
+                )
                 if some:
                     scene.handle(Acknowledge(session, [(partition, np.array(some), np.array(some) + 1)]))
             elif what == "open":
@@ -106,7 +117,10 @@ def test_any_view_is_what_was_there_when_it_was_opened(data: st.DataObject) -> N
                 scene.now_us += data.draw(st.sampled_from([3000, 8000]))
                 scene.handle(Tick())
             for handle, view in scene.broker.state.browses.items():
-                shown = {n: [(p, o) for p, lane in view.partitions[n].selection.lanes for o in lane] for n in view.partitions}
+                shown = {
+                    n: [(p, o) for p, lane in view.partitions[n].selection.lanes for o in lane]
+                    for n in view.partitions
+                }
                 assert shown == {n: rows for n, rows in expected[handle].items() if rows}
         scene.now_us += 20_000
         scene.handle(Tick())

@@ -42,8 +42,12 @@ def test_shares_are_those_of_handing_out_one_by_one(available: list[int], total:
 
 
 @given(st.lists(rows, min_size=1, max_size=4), st.integers(0, 50), st.data())
-def test_the_highest_priorities_are_chosen_across_all_partitions(partitions: list[dict[int, int]], count: int, data: st.DataObject) -> None:
-    below = data.draw(st.one_of(st.none(), st.lists(st.integers(0, 60), min_size=len(partitions), max_size=len(partitions))))
+def test_the_highest_priorities_are_chosen_across_all_partitions(
+    partitions: list[dict[int, int]], count: int, data: st.DataObject
+) -> None:
+    below = data.draw(
+        st.one_of(st.none(), st.lists(st.integers(0, 60), min_size=len(partitions), max_size=len(partitions)))
+    )
     available = [
         (-priority, number, offset)
         for number, priorities in enumerate(partitions)
@@ -51,7 +55,12 @@ def test_the_highest_priorities_are_chosen_across_all_partitions(partitions: lis
         if below is None or offset < below[number]
     ]
     chosen = choose([lanes_of(priorities) for priorities in partitions], count, below)
-    taken = [(-priority, number, offset) for number, s in enumerate(chosen) for priority, offsets in s.lanes for offset in offsets]
+    taken = [
+        (-priority, number, offset)
+        for number, s in enumerate(chosen)
+        for priority, offsets in s.lanes
+        for offset in offsets
+    ]
     assert len(taken) == len(set(taken)) == min(count, len(available))
     left = set(available) - set(taken)
     assert all(row in available for row in taken)
@@ -59,7 +68,9 @@ def test_the_highest_priorities_are_chosen_across_all_partitions(partitions: lis
         assert max(taken)[0] <= min(left)[0], "a lower priority was chosen before a higher one"
     for number, priority in {(row[1], row[0]) for row in taken}:
         offsets = [row[2] for row in taken if row[:2] == (priority, number)]
-        assert offsets == sorted(row[2] for row in available if row[:2] == (priority, number))[: len(offsets)], "not first in, first out"
+        assert (
+            offsets == sorted(row[2] for row in available if row[:2] == (priority, number))[: len(offsets)]
+        ), "not first in, first out"
 
 
 @given(rows, rows)
@@ -87,7 +98,9 @@ def test_rows_go_to_the_lane_of_their_priority(priorities: list[int], base: int)
 
 
 @given(rows, st.integers(0, 9), st.integers(0, 30), st.one_of(st.none(), st.integers(0, 61)))
-def test_the_head_of_a_lane_stays_where_it_is(priorities: dict[int, int], priority: int, count: int, below: int | None) -> None:
+def test_the_head_of_a_lane_stays_where_it_is(
+    priorities: dict[int, int], priority: int, count: int, below: int | None
+) -> None:
     lanes = lanes_of(priorities)
     lane = sorted(o for o, p in priorities.items() if p == priority and (below is None or o < below))
     head = lanes.head(priority, count, below)
@@ -98,7 +111,9 @@ def test_the_head_of_a_lane_stays_where_it_is(priorities: dict[int, int], priori
 
 
 @given(rows, st.integers(-2, 30), st.integers(-2, 30))
-def test_a_slice_of_a_selection_is_a_slice_of_its_rows(priorities: dict[int, int], start: int, stop: int) -> None:
+def test_a_slice_of_a_selection_is_a_slice_of_its_rows(
+    priorities: dict[int, int], start: int, stop: int
+) -> None:
     selection = lanes_of(priorities).selection()
     in_order = sorted(priorities, key=lambda offset: (-priorities[offset], offset))
     part = selection.slice(start, stop)
@@ -121,8 +136,17 @@ def test_ranges_become_their_offsets(ranges: list[tuple[int, int]]) -> None:
     assert offsets_array(bitmap).tolist() == expected
 
 
-@given(st.lists(st.one_of(st.tuples(st.just("charge"), offset_sets, st.integers(0, 3)), st.tuples(st.just("forget"), offset_sets))))
-def test_failed_attempts_are_counted_row_by_row(steps: list[tuple[str, frozenset[int]] | tuple[str, frozenset[int], int]]) -> None:
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("charge"), offset_sets, st.integers(0, 3)),
+            st.tuples(st.just("forget"), offset_sets),
+        )
+    )
+)
+def test_failed_attempts_are_counted_row_by_row(
+    steps: list[tuple[str, frozenset[int]] | tuple[str, frozenset[int], int]],
+) -> None:
     partition = Partition(10)
     counts: dict[int, int] = {}
     for step in steps:
@@ -132,7 +156,11 @@ def test_failed_attempts_are_counted_row_by_row(steps: list[tuple[str, frozenset
         else:
             partition.forget_attempts(BitMap64(step[1]))
             counts = {offset: count for offset, count in counts.items() if offset not in step[1]}
-        shown = {offset: sum(offset in level for level in partition.attempts) for level in partition.attempts for offset in level}
+        shown = {
+            offset: sum(offset in level for level in partition.attempts)
+            for level in partition.attempts
+            for offset in level
+        }
         assert shown == counts
 
 

@@ -1,5 +1,5 @@
-"""Everything that a client can make grow is filled up: the next one is refused with an error that says what to do, what is there goes on,
-and a restart with all of it finds it again.
+"""Everything that a client can make grow is filled up: the next one is refused with an error that says what
+to do, what is there goes on, and a restart with all of it finds it again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,25 @@ from spark_tests.core.test_snapshot import Kept
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 SMALL = Settings(
-    default_partitions=1, destinations_max=4, partitions_total_max=6, named_producers_max=3, anonymous_producers_max=3, staged_sets_max=4,
-    staged_batches_max=6, markers_max=3, browses_max=2, consumers_max=4, queries_max=4, query_ends_max=6, kept_boundaries=3,
-    kept_returned=3, unread_plans_max=3, batches_per_plan_max=3, kept_batches=3, kept_ended=3,
-)  # fmt: skip
+    default_partitions=1,
+    destinations_max=4,
+    partitions_total_max=6,
+    named_producers_max=3,
+    anonymous_producers_max=3,
+    staged_sets_max=4,
+    staged_batches_max=6,
+    markers_max=3,
+    browses_max=2,
+    consumers_max=4,
+    queries_max=4,
+    query_ends_max=6,
+    kept_boundaries=3,
+    kept_returned=3,
+    unread_plans_max=3,
+    batches_per_plan_max=3,
+    kept_batches=3,
+    kept_ended=3,
+)
 
 
 def checked(scene: Scene) -> None:
@@ -111,7 +126,9 @@ def test_batches_of_staged_sets() -> None:
 
 
 def test_epochs_that_are_taken_for_invented_queries() -> None:
-    """The root of it: whoever is ended so was remembered without a limit, and each one more looked through all of them."""
+    """The root of it: whoever is ended so was remembered without a limit, and each one more looked through
+    all of them.
+    """
     scene = ready()
     for number in range(4):
         reader = planned(scene, f"c{number}")
@@ -149,7 +166,12 @@ def test_targets_and_queues_of_queries() -> None:
     reader = planned(scene)
     reader.read({}, reader.next, ("q0", 0))
     scene.stage(1, query="q0", target="")
-    fill(lambda n: scene.handle(TakeEpochRequest(query_id="q0", target=f"t{n}")), 4, LimitExceeded, r"6 queues.*query_ends_max")
+    fill(
+        lambda n: scene.handle(TakeEpochRequest(query_id="q0", target=f"t{n}")),
+        4,
+        LimitExceeded,
+        r"6 queues.*query_ends_max",
+    )
     scene.handle(TakeEpochRequest(query_id="q0", target="t0"))
     with pytest.raises(LimitExceeded, match="query_ends_max"):
         scene.handle(TakeEpochRequest(query_id="q1"))
@@ -250,7 +272,12 @@ def test_a_run_that_ends_again_and_again() -> None:
 def test_plans_one_behind_the_other_that_nobody_reads() -> None:
     scene = ready()
     query = scene.query()
-    fill(lambda n: query.plan(max_rows=1), 3, LimitExceeded, "planned 3 batches and read none.*mq consumers release")
+    fill(
+        lambda n: query.plan(max_rows=1),
+        3,
+        LimitExceeded,
+        "planned 3 batches and read none.*mq consumers release",
+    )
     checked(scene)
     start = dict(query.next)
     query.read({}, start)

@@ -18,7 +18,15 @@ frame_lists = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 900)), min_si
 def log_of(frames: list[tuple[int, int]]) -> PartitionLog:
     log = PartitionLog()
     for number, (rows, size) in enumerate(frames):
-        log.append(rows, 2, KeptPlace(number // 3, number, size, 0), 4, f"p{number % 4}" if number % 4 else "", 0, number)
+        log.append(
+            rows,
+            2,
+            KeptPlace(number // 3, number, size, 0),
+            4,
+            f"p{number % 4}" if number % 4 else "",
+            0,
+            number,
+        )
     return log
 
 
@@ -44,7 +52,9 @@ def test_bytes_are_the_means_of_the_frames(frames: list[tuple[int, int]], data: 
 
 
 @given(frame_lists, st.data())
-def test_rows_within_a_budget_are_those_that_fit_in_order(frames: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_rows_within_a_budget_are_those_that_fit_in_order(
+    frames: list[tuple[int, int]], data: st.DataObject
+) -> None:
     index = log_of(frames).index()
     selection = draw_selection(data, sum(rows for rows, _ in frames))
     budget = data.draw(st.integers(0, 4000))
@@ -67,11 +77,15 @@ def test_frames_are_found_by_their_offsets(frames: list[tuple[int, int]], data: 
     offsets = data.draw(st.frozensets(st.integers(0, total - 1), min_size=1))
     first, counts = index.rows_per_frame(BitMap64(offsets))
     found = {first + at: count for at, count in enumerate(counts.tolist()) if count}
-    assert found == {number: sum(frame_of[o] == number for o in offsets) for number in {frame_of[o] for o in offsets}}
+    assert found == {
+        number: sum(frame_of[o] == number for o in offsets) for number in {frame_of[o] for o in offsets}
+    }
 
 
 @given(frame_lists, st.lists(st.integers(0, 300), max_size=5))
-def test_trimming_forgets_what_lies_wholly_below_and_appending_goes_on(frames: list[tuple[int, int]], floors: list[int]) -> None:
+def test_trimming_forgets_what_lies_wholly_below_and_appending_goes_on(
+    frames: list[tuple[int, int]], floors: list[int]
+) -> None:
     log = log_of(frames)
     expected = [(sum(rows for rows, _ in frames[:n]), rows, size) for n, (rows, size) in enumerate(frames)]
     for floor in floors:
@@ -83,7 +97,9 @@ def test_trimming_forgets_what_lies_wholly_below_and_appending_goes_on(frames: l
         expected.append((log.next_offset, 2, 7))
         log.append(2, 2, KeptPlace(9, 0, 7, 0), 4, "", 0, 0)
         frames_now = log.index().frames
-        assert [*zip(*(frames_now[name].tolist() for name in ("base", "span", "size")), strict=True)] == expected
+        assert [
+            *zip(*(frames_now[name].tolist() for name in ("base", "span", "size")), strict=True)
+        ] == expected
         assert log.index().bases.tolist() == [base for base, _, _ in expected]
         assert (held.frames == before).all(), "what a reader holds stays as it is"
 

@@ -23,7 +23,9 @@ def small() -> Scene:
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_version_of_another_query_is_refused(again: str, keep: bool, version: int) -> None:
-    """The checkpoint of a foreachBatch query is deleted: its successor counts from 0 again, and writes other rows under used numbers."""
+    """The checkpoint of a foreachBatch query is deleted: its successor counts from 0 again, and writes other
+    rows under used numbers.
+    """
     scene = Scene()
     scene.stage(1, query="")
     scene.commit((1, 2), owner=APP, version=3, query_id="q1")
@@ -34,14 +36,19 @@ def test_a_version_of_another_query_is_refused(again: str, keep: bool, version: 
         kept.take()
         scene.broker = kept.restored()
     scene.stage(2, query="")
-    with pytest.raises(BatchMismatch, match=r"comes from query q2, and version 3 was committed by query q1.*txnAppId of its own"):
+    with pytest.raises(
+        BatchMismatch,
+        match=r"comes from query q2, and version 3 was committed by query q1.*txnAppId of its own",
+    ):
         scene.commit((2, 2), owner=APP, version=version, query_id="q2", keep_mismatch=keep)
     assert scene.commit((2, 2), owner="app:load2", version=version, query_id="q2").rows == 2
     assert scene.commit((1, 2), owner=APP, version=3, query_id="q1").already_committed
 
 
 def test_nothing_is_lost_where_a_deleted_checkpoint_meets_its_old_transaction() -> None:
-    """queue -> foreachBatch -> queue under one txnAppId and one consumer name; then the checkpoint is deleted."""
+    """queue -> foreachBatch -> queue under one txnAppId and one consumer name; then the checkpoint is
+    deleted.
+    """
     scene = Scene()
     scene.publish(4, 4)
     old = scene.query("night")
@@ -57,7 +64,9 @@ def test_nothing_is_lost_where_a_deleted_checkpoint_meets_its_old_transaction() 
     scene.stage(2, query="", queue="out")
     with pytest.raises(BatchMismatch):
         scene.commit((2, 2), owner=APP, version=0, query_id="q2", target="out")
-    assert [row.value for row in new.read({}, new.next, ("q2", 0))] == read == [b"0:2", b"0:3"], "they are held until they are written"
+    assert [row.value for row in new.read({}, new.next, ("q2", 0))] == read == [b"0:2", b"0:3"], (
+        "they are held until they are written"
+    )
     assert scene.commit((2, 2), owner="app:load2", version=0, query_id="q2", target="out").rows == 2
 
 
@@ -95,7 +104,10 @@ def test_as_many_owners_as_may_be_are_remembered_and_those_go_on(owner: str) -> 
     scene.commit()
     scene.commit(owner=APP)
     scene.stage(1, query="q9" if owner == "query:q9" else "")
-    with pytest.raises(LimitExceeded, match=rf"{owner} would be one more than markers_max = 2 .*mq markers forget OWNER TARGET"):
+    with pytest.raises(
+        LimitExceeded,
+        match=rf"{owner} would be one more than markers_max = 2 .*mq markers forget OWNER TARGET",
+    ):
         scene.commit((1, 2), owner=owner)
     with pytest.raises(LimitExceeded):
         scene.commit(target=QUEUE)
@@ -161,7 +173,9 @@ def test_markers_of_unknown_age_begin_to_age_when_they_are_first_seen() -> None:
     assert not len(markers)
 
 
-def test_of_sets_that_expire_a_tick_takes_some_and_the_next_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_sets_that_expire_a_tick_takes_some_and_the_next_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mq_broker.core.staging._EXPIRED_SETS_MAX", 2)
     scene = Scene(settings=Settings(default_partitions=1, staged_ttl_us=1000))
     for number in range(3):
@@ -191,7 +205,9 @@ def test_operators_see_the_markers_page_by_page() -> None:
         request = produce.ListMarkersRequest(after_owner=found[-1].owner, after_target=found[-1].target)
     assert pages == 2
     assert len(found) == len({(known.owner, known.target) for known in found}) == PAGE + 7
-    to_queue, to_all = sorted(scene.handle(produce.ListMarkersRequest(prefix="query:")).markers, key=lambda known: known.version)
+    to_queue, to_all = sorted(
+        scene.handle(produce.ListMarkersRequest(prefix="query:")).markers, key=lambda known: known.version
+    )
     assert (to_queue.owner, to_queue.target, to_queue.version, to_queue.rows) == ("query:q1", QUEUE, 7, 0)
     assert (to_queue.run_id, to_queue.query_id, to_queue.time_us) == ("r1", "q1", scene.now_us)
     assert (to_all.target, to_all.version) == ("", 8)

@@ -37,7 +37,15 @@ def test_destinations_come_page_by_page_in_order(effort: int) -> None:
     assert max(map(len, pages)) <= max(effort // 6, 1)
     world.handle(admin.DeleteDestinationRequest(name="a.3"))
     world.handle(admin.CreateDestinationRequest(name="a.30", partitions=2))
-    assert [name for page in listed(world, "a.", effort) for name in page] == ["a.0", "a.1", "a.2", "a.30", "a.4", "a.5", "a.6"]
+    assert [name for page in listed(world, "a.", effort) for name in page] == [
+        "a.0",
+        "a.1",
+        "a.2",
+        "a.30",
+        "a.4",
+        "a.5",
+        "a.6",
+    ]
     assert listed(world, "d", effort) == []
 
 

@@ -1,4 +1,6 @@
-"""Parts of snapshots are cut into pieces: whatever a part holds, what is written is small, and reads back as it was."""
+"""Parts of snapshots are cut into pieces: whatever a part holds, what is written is small, and reads back as
+it was.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
 from mq_broker.journal.snapshots import PART_BYTES_MAX
-from mq_wire.limits import AUDIT_RANGES, ID_BYTES_MAX, NAME_BYTES_MAX, PARTITIONS_MAX, PRIORITIES, RECORDS_ROWS_MAX
+from mq_wire.limits import (
+    AUDIT_RANGES,
+    ID_BYTES_MAX,
+    NAME_BYTES_MAX,
+    PARTITIONS_MAX,
+    PRIORITIES,
+    RECORDS_ROWS_MAX,
+)
 from mq_wire.store.v1 import store_pb2 as store
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
 from spark_tests.core.dumps import check_same, dump_broker
@@ -69,11 +78,14 @@ def checked(pieces: Iterator[tuple[str, bytes]]) -> int:
     return len(sizes)
 
 
-# -- at the limits that are the default ---------------------------------------------------------------------------------------
+# -- at the limits that are the default
+# ---------------------------------------------------------------------------------------
 
 
 class ManyMarkers:
-    """A bucket that has all markers, of the longest names: nobody can keep an owner's bucket from being this one."""
+    """A bucket that has all markers, of the longest names: nobody can keep an owner's bucket from being this
+    one.
+    """
 
     def items(self) -> Iterator[tuple[tuple[str, str], Marker]]:
         marker = Marker(LARGE, ID, LARGE, ID, LARGE)
@@ -94,7 +106,11 @@ def largest_query(number: int) -> Query:
 
 
 def test_large_queries() -> None:
-    found = [part.SerializeToString() for number in range(20) for part in owners._query_parts(largest_query(number))]
+    found = [
+        part.SerializeToString()
+        for number in range(20)
+        for part in owners._query_parts(largest_query(number))
+    ]
     assert max(map(len, found)) < parts.PIECE_BYTES
     assert checked(parts.cut("queries/0", found)) > 5
 
@@ -104,9 +120,13 @@ def test_all_destinations_and_producers() -> None:
     state = State(CLUSTER, LIMITS)
     partitions = [Partition(1)] * PARTITIONS_MAX
     for number in range(LIMITS.destinations_max):
-        state.by_number[number] = destination = Destination(number, f"{number:0{NAME_BYTES_MAX}d}", bytes(16), [])
+        state.by_number[number] = destination = Destination(
+            number, f"{number:0{NAME_BYTES_MAX}d}", bytes(16), []
+        )
         destination.partitions = partitions
-    state.producers = {f"name/{number:0{NAME_BYTES_MAX}d}": LARGE >> 32 for number in range(LIMITS.named_producers_max)}
+    state.producers = {
+        f"name/{number:0{NAME_BYTES_MAX}d}": LARGE >> 32 for number in range(LIMITS.named_producers_max)
+    }
     assert checked(snapshot._export(state, "broker", ("broker",))) > 10
 
 
@@ -123,7 +143,9 @@ def test_a_log_with_as_many_producers_as_there_may_be() -> None:
     assert checked(snapshot._log_pieces("log/1/0", partition)) > 10
 
 
-def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_ways(rng: random.Random) -> None:
+def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_ways(
+    rng: random.Random,
+) -> None:
     rows = 1 << 20
     partition = Partition(1)
     draw = np.random.default_rng(rng.randrange(1 << 30))
@@ -131,7 +153,9 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     frames = np.zeros(rows, FRAME)
     frames["base"], frames["span"] = np.arange(rows), 1
     partition.log.restore(frames, {})
-    partition.attempts = [BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * ATTEMPTS_MAX
+    partition.attempts = [
+        BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))
+    ] * ATTEMPTS_MAX
     destination = Destination(1, "q", bytes(16), [partition])
     assert checked(snapshot._rows_pieces("rows/1/0/0", destination, 0, 0)) > 20
 
@@ -142,14 +166,25 @@ def largest_plan(number: int, start: dict[int, int]) -> Plan:
     offsets = BitMap64(range(0, each, 2))
     assert abs(len(offsets.serialize()) - each) < 64
     assignments = {at: (start.get(at, 0), Selection.of([(4, offsets)])) for at in range(PARTITIONS_MAX)}
-    plan = Plan(number, LARGE, LARGE, assignments, packed(end_of(start, assignments)), opened_by_run=LARGE, read_by_run=LARGE, serial=LARGE)
+    plan = Plan(
+        number,
+        LARGE,
+        LARGE,
+        assignments,
+        packed(end_of(start, assignments)),
+        opened_by_run=LARGE,
+        read_by_run=LARGE,
+        serial=LARGE,
+    )
     plan.batches = {(ID, LARGE - batch) for batch in range(LIMITS.batches_per_plan_max)}
     return plan
 
 
 def test_a_consumer_with_as_many_plans_of_as_many_partitions_as_there_may_be() -> None:
     destination = Destination(1, "q", bytes(16), [Partition(1) for _ in range(PARTITIONS_MAX)])
-    destination.ended = {number.to_bytes(16, "big"): Ended(bytes(16), NAME) for number in range(LIMITS.kept_ended)}
+    destination.ended = {
+        number.to_bytes(16, "big"): Ended(bytes(16), NAME) for number in range(LIMITS.kept_ended)
+    }
     consumer = destination.consumers[bytes(16)] = Consumer(NAME, bytes(16), LARGE, LARGE, LARGE)
     consumer.floor = dict.fromkeys(range(PARTITIONS_MAX), LARGE >> 8)
     at = consumer.floor
@@ -164,13 +199,16 @@ def test_a_consumer_with_as_many_plans_of_as_many_partitions_as_there_may_be() -
 
 def test_a_staged_set_of_many_batches_whose_priorities_differ() -> None:
     held = StagedSet(bytes(16), LARGE, ID, LARGE, ID, NAME)
-    entry = store.Staged(token=bytes(16), query_id=ID, run_id=ID, target=NAME, records=store.Records(rows=RECORDS_ROWS_MAX))
+    entry = store.Staged(
+        token=bytes(16), query_id=ID, run_id=ID, target=NAME, records=store.Records(rows=RECORDS_ROWS_MAX)
+    )
     frame = StagedFrame(entry, KeptPlace(LARGE, LARGE, 1 << 31, 1), np.zeros(RECORDS_ROWS_MAX, np.int8))
     held.frames = [frame] * 500
     assert checked(snapshot._staged_pieces("staged/00", held)) > 10
 
 
-# -- back again -------------------------------------------------------------------------------------------------------------
+# -- back again
+# ------------------------------------------------------------------------------------------------------------
 
 
 def restored(scene: Scene) -> Broker:

@@ -119,7 +119,9 @@ def test_the_last_acknowledged_plan_stays_readable_until_the_next_is_acknowledge
         query.fetch(0, 1)
     assert [row.offset for row in query.read({0: 1}, {0: 2})] == [1]
     assert query.plan(start={0: 1}).rows == 1
-    assert [row.offset for row in query.read({0: 1}, query.next)] == [1], "a checkpoint that lost its last batch gets it again, as it was"
+    assert [row.offset for row in query.read({0: 1}, query.next)] == [1], (
+        "a checkpoint that lost its last batch gets it again, as it was"
+    )
 
 
 def test_minimum_rows_are_asked_of_what_is_ready() -> None:
@@ -264,7 +266,12 @@ def test_a_run_that_was_never_given_is_refused(run: int) -> None:
     query.plan()
     wrong = query.copy()
     wrong.run = run
-    for call in (wrong.plan, lambda: wrong.open({}, query.next), lambda: wrong.fetch(0, 1), lambda: wrong.acknowledge(query.next)):
+    for call in (
+        wrong.plan,
+        lambda: wrong.open({}, query.next),
+        lambda: wrong.fetch(0, 1),
+        lambda: wrong.acknowledge(query.next),
+    ):
         with pytest.raises(InvalidRequest, match=f"run {run} was never given"):
             call()
 

@@ -38,7 +38,9 @@ def test_a_checkpoint_that_lost_its_last_batch_gets_it_again_and_nothing_new(res
 
 
 @restarts
-def test_two_lost_batches_are_lost_data_and_keep_their_numbers_where_that_is_accepted(restart: Restart) -> None:
+def test_two_lost_batches_are_lost_data_and_keep_their_numbers_where_that_is_accepted(
+    restart: Restart,
+) -> None:
     scene = Scene()
     query = scene.query()
     boundaries = batches(scene, query, 4)
@@ -92,7 +94,9 @@ def test_a_lost_first_batch_never_gets_other_rows(restart: Restart) -> None:
     for accept in (False, True):
         with pytest.raises(CheckpointTooOld, match="lost its last batches"):
             again.read({}, again.next, ("q1", 0), accept_data_loss=accept)
-    assert not scene.queue.consumers[again.incarnation].plans[1].batches, "a refused reading leaves nothing behind"
+    assert not scene.queue.consumers[again.incarnation].plans[1].batches, (
+        "a refused reading leaves nothing behind"
+    )
     assert scene.broker.state.queries["q1"].readers[1].incarnation == query.incarnation
 
 
@@ -116,7 +120,9 @@ def test_a_queue_that_was_idle_in_the_lost_batch_puts_no_new_rows_into_it(restar
 
 @restarts
 def test_an_empty_batch_stays_empty(restart: Restart) -> None:
-    """What its offsets name was given back before anybody read it; the batch ran all the same, and its number is used."""
+    """What its offsets name was given back before anybody read it; the batch ran all the same, and its number
+    is used.
+    """
     scene = Scene()
     query = scene.query()
     boundaries = batches(scene, query, 1)
@@ -236,7 +242,9 @@ def test_an_application_s_commit_marks_nothing() -> None:
 
 
 def test_a_snapshot_of_format_1_marks_plans_by_what_its_markers_say() -> None:
-    """It knew neither who reads for a query nor which plans are committed: any marker at or above the batch counted."""
+    """It knew neither who reads for a query nor which plans are committed: any marker at or above the batch
+    counted.
+    """
     scene = Scene()
     scene.publish(4, 4)
     query = scene.query("night")
@@ -245,12 +253,17 @@ def test_a_snapshot_of_format_1_marks_plans_by_what_its_markers_say() -> None:
     state = scene.broker.state
     snapshot.mark_all(state)
     parts = dict(snapshot.take(state, ())[0])
-    broker, consumers = store.BrokerPart.FromString(parts["broker"]), store.ConsumersPart.FromString(parts["consumers/1"])
+    broker, consumers = (
+        store.BrokerPart.FromString(parts["broker"]),
+        store.ConsumersPart.FromString(parts["consumers/1"]),
+    )
     broker.plans_cut = consumers.consumers[0].plans[0].serial = 0
     broker.markers.add(owner="query:q1", target="elsewhere", version=4, rows=1)
     parts |= {"broker": broker.SerializeToString(), "consumers/1": consumers.SerializeToString()}
     restored = Broker(CLUSTER, scene.settings, ListSink(), counted_ids())
-    snapshot.restore(restored.state, iter((key, body) for key, body in parts.items() if not key.startswith("queries/")))
+    snapshot.restore(
+        restored.state, iter((key, body) for key, body in parts.items() if not key.startswith("queries/"))
+    )
     known = restored.state.by_name[QUEUE].consumers[query.incarnation]
     assert known.plans[1].committed
     assert restored.state.queries["q1"].readers[1].incarnation == query.incarnation

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.commands import HoldRun, Settings, Tick
-from mq_wire.errors import DataLost, EpochFenced, InvalidRequest, OffsetsUnknown, StagedSetUnknown, UnknownDestination
+from mq_wire.errors import (
+    DataLost,
+    EpochFenced,
+    InvalidRequest,
+    OffsetsUnknown,
+    StagedSetUnknown,
+    UnknownDestination,
+)
 from spark_tests.core.scenes import Query, Scene
 
 

@@ -1,4 +1,6 @@
-"""Connected consumers: exact prefetch, order, exact acknowledgement, and what a lost one leaves behind (semantics.md A, B)."""
+"""Connected consumers: exact prefetch, order, exact acknowledgement, and what a lost one leaves behind
+(semantics.md A, B).
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ def test_consumers_take_turns() -> None:
     got = [row.offset for row in scene.received(one)], [row.offset for row in scene.received(two)]
     assert got == ([0, 1, 4, 5], [2, 3, 6, 7])
     scene.publish(4, 4)
-    assert (len(scene.received(one)), len(scene.received(two))) == (0, 2), "who was first is last the next time"
+    assert (len(scene.received(one)), len(scene.received(two))) == (0, 2), (
+        "who was first is last the next time"
+    )
 
 
 def test_acknowledge_means_exactly_these_rows() -> None:
@@ -199,7 +203,9 @@ def test_rows_acknowledged_out_of_order_do_not_shift_the_blame() -> None:
     scene.credit(session, 3)
     scene.received(session)
     scene.disconnect(session)
-    assert [row.delivery_count for row in scene.received(scene.connect(10))] == [2, 1, 1, 1], "three were seen: 0, 1 and 2"
+    assert [row.delivery_count for row in scene.received(scene.connect(10))] == [2, 1, 1, 1], (
+        "three were seen: 0, 1 and 2"
+    )
 
 
 def test_failures_add_up_and_are_forgotten_with_the_row() -> None:
@@ -244,7 +250,8 @@ def test_the_sessions_of_a_deleted_queue_end_and_one_made_anew_is_another() -> N
     assert scene.ready() == [0]
 
 
-# -- questions, and sessions that end from this side -------------------------------------------------------------------------
+# -- questions, and sessions that end from this side
+# -------------------------------------------------------------------------
 
 
 def told(scene: Scene, rows: int) -> tuple[int, list[Any]]:

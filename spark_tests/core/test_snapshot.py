@@ -1,4 +1,6 @@
-"""Snapshots in parts: only what changed is written, what is gone vanishes, and a fresh core is as the old one was."""
+"""Snapshots in parts: only what changed is written, what is gone vanishes, and a fresh core is as the old one
+was.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ def test_a_token_belongs_to_one_writer(other: dict[str, Any]) -> None:
 def test_what_a_set_cannot_hold_is_refused() -> None:
     scene = Scene()
     with pytest.raises(InvalidRequest, match="3 bytes"):
-        scene.handle(commands.publish(QUEUE, 0, ("", 0), 0, [(b"", 4)], staged=produce.StagedSet(token=b"abc")))
+        scene.handle(
+            commands.publish(QUEUE, 0, ("", 0), 0, [(b"", 4)], staged=produce.StagedSet(token=b"abc"))
+        )
     command = commands.publish(QUEUE, 0, ("", 0), 0, [(b"", 4)], staged=produce.StagedSet(token=token(1)))
     command.header.skip = True
     with pytest.raises(InvalidRequest, match="no gaps"):
@@ -241,7 +243,9 @@ def test_a_newer_writer_discards_what_older_ones_staged_and_they_are_refused_als
 
 @pytest.mark.parametrize("again", [False, True], ids=["committed", "committed again"])
 def test_a_task_that_lost_writes_nothing_once_its_batch_is_committed(again: bool) -> None:
-    """Speculation and retries leave attempts behind that go on: their rows would stay staged, since nobody commits them ever."""
+    """Speculation and retries leave attempts behind that go on: their rows would stay staged, since nobody
+    commits them ever.
+    """
     scene = Scene()
     scene.stage(1, epoch=1)
     scene.commit((1, 2))

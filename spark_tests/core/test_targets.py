@@ -1,4 +1,6 @@
-"""One query that writes to several queues: each target has writers and sets of its own, and who names no target means all of them."""
+"""One query that writes to several queues: each target has writers and sets of its own, and who names no
+target means all of them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def again(request: pytest.FixtureRequest) -> Callable[[Scene], None]:
 
 
 def test_two_sinks_under_one_query_id_both_commit(again: Callable[[Scene], None]) -> None:
-    """A checkpoint that was copied for a second sink: the first commit of one must not find its sets discarded by the other."""
+    """A checkpoint that was copied for a second sink: the first commit of one must not find its sets
+    discarded by the other.
+    """
     scene = Scene()
     stage(scene, 1, epoch=1)
     stage(scene, 2, epoch=2, queue=OTHER)
@@ -90,7 +94,9 @@ def test_a_newer_writer_without_a_target_ends_all(again: Callable[[Scene], None]
 
 
 def test_an_epoch_that_names_its_query_discards_at_once(again: Callable[[Scene], None]) -> None:
-    """Also where a full disk refuses what the new writer would publish: the dead sets of the old one are what fills it."""
+    """Also where a full disk refuses what the new writer would publish: the dead sets of the old one are what
+    fills it.
+    """
     scene = Scene()
     stage(scene, 1, epoch=take_epoch(scene))
     stage(scene, 2, epoch=take_epoch(scene), queue=OTHER)
@@ -155,7 +161,9 @@ def test_the_newest_epochs_of_a_thousand_targets_are_remembered() -> None:
 
 
 def test_what_discards_many_sets_is_a_small_entry() -> None:
-    """The room that a publish, a commit or an epoch asks the journal for does not depend on how many sets there are."""
+    """The room that a publish, a commit or an epoch asks the journal for does not depend on how many sets
+    there are.
+    """
     scene = Scene()
     for number in range(3000):
         scene.stage(number, rows=1)
@@ -172,7 +180,9 @@ def test_open_sets_have_a_bound_and_those_that_are_open_go_on() -> None:
     scene = Scene(settings=Settings(default_partitions=1, staged_sets_max=2))
     scene.stage(1)
     scene.stage(2)
-    with pytest.raises(LimitExceeded, match=r"2 staged sets are open, the limit \(staged_sets_max\) is 2.*mq staged discard"):
+    with pytest.raises(
+        LimitExceeded, match=r"2 staged sets are open, the limit \(staged_sets_max\) is 2.*mq staged discard"
+    ):
         scene.stage(3)
     scene.stage(2, first=2)
     scene.stage(3, epoch=2, batch=1)  # discards the others
@@ -195,10 +205,17 @@ def test_operators_see_the_open_sets_page_by_page() -> None:
     assert (len(page.sets), page.more) == (PAGE, True)
     rest = scene.handle(produce.ListStagedRequest(after=page.sets[-1].token))
     assert (len(rest.sets), rest.more) == (4, False)
-    assert [known.token for known in (*page.sets, *rest.sets)] == [token(number) for number in range(PAGE + 4)]
+    assert [known.token for known in (*page.sets, *rest.sets)] == [
+        token(number) for number in range(PAGE + 4)
+    ]
     (of_query,) = scene.handle(produce.ListStagedRequest(query_id="q9")).sets
     assert of_query == rest.sets[-1]
-    assert (of_query.batch_id, of_query.epoch, of_query.rows, list(of_query.destinations)) == (4, 3, 4, [OTHER, QUEUE])
+    assert (of_query.batch_id, of_query.epoch, of_query.rows, list(of_query.destinations)) == (
+        4,
+        3,
+        4,
+        [OTHER, QUEUE],
+    )
     assert of_query.bytes > 0
     assert (of_query.age_ms, of_query.HasField("target"), page.sets[0].target) == (5, False, QUEUE)
     assert not scene.handle(produce.ListStagedRequest(query_id="nobody")).sets

@@ -33,7 +33,9 @@ def test_a_second_reader_is_refused_before_there_is_anything_to_read() -> None:
 
 
 @restarts
-def test_rows_of_two_readers_go_back_where_nothing_was_acknowledged_and_count_no_attempt(restart: Restart) -> None:
+def test_rows_of_two_readers_go_back_where_nothing_was_acknowledged_and_count_no_attempt(
+    restart: Restart,
+) -> None:
     scene, left, right = two_readers()
     scene.publish(4, 4, 4)
     left.plan(max_rows=1)

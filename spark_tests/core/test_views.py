@@ -16,7 +16,9 @@ from spark_tests.core.worlds import ReadRow
 def browse(scene: Scene, opened: wire.OpenBrowseResponse) -> list[ReadRow]:
     rows = []
     for part in opened.parts:
-        fetch = wire.OpenFetch(browse=opened.browse, partition=part.partition, first=part.first, last=part.last)
+        fetch = wire.OpenFetch(
+            browse=opened.browse, partition=part.partition, first=part.first, last=part.last
+        )
         rows += scene.read_all(scene.handle(ResolveFetch(fetch)))
     return rows
 
@@ -30,8 +32,16 @@ def test_a_view_shows_all_that_is_not_acknowledged_and_consumes_nothing() -> Non
     scene.query().plan(max_rows=1)
     scene.acknowledge(session, (0, 1, 2))
     opened = scene.handle(wire.OpenBrowseRequest(destination=QUEUE))
-    assert [(part.partition, part.first, part.last, part.rows) for part in opened.parts] == [(0, 0, 3, 3), (1, 0, 1, 1)]
-    assert [(row.partition, row.offset, row.number) for row in browse(scene, opened)] == [(0, 0, 0), (0, 2, 1), (0, 3, 2), (1, 0, 0)]
+    assert [(part.partition, part.first, part.last, part.rows) for part in opened.parts] == [
+        (0, 0, 3, 3),
+        (1, 0, 1, 1),
+    ]
+    assert [(row.partition, row.offset, row.number) for row in browse(scene, opened)] == [
+        (0, 0, 0),
+        (0, 2, 1),
+        (0, 3, 2),
+        (1, 0, 0),
+    ]
     assert scene.ready() == [2, 3]
 
 
@@ -119,7 +129,9 @@ def test_destinations_are_created_described_listed_and_deleted() -> None:
     scene.handle(admin.DeleteDestinationRequest(name="eu.orders"))
     with pytest.raises(UnknownDestination):
         scene.handle(admin.DeleteDestinationRequest(name="eu.orders"))
-    assert scene.handle(admin.CreateDestinationRequest(name="eu.orders")).destination_id != made.destination_id
+    assert (
+        scene.handle(admin.CreateDestinationRequest(name="eu.orders")).destination_id != made.destination_id
+    )
 
 
 def test_what_may_not_be_created_is_refused() -> None:
@@ -151,7 +163,13 @@ def test_figures_add_up() -> None:
     assert (stats.oldest_age_ms, stats.consumers, stats.partitions) == (7000, 2, 2)
     assert stats.ready_bytes > 0
     broker = reply.broker
-    assert (broker.published_rows, broker.delivered_rows, broker.sessions, broker.runs, broker.destinations) == (4, 1, 1, 1, 1)
+    assert (
+        broker.published_rows,
+        broker.delivered_rows,
+        broker.sessions,
+        broker.runs,
+        broker.destinations,
+    ) == (4, 1, 1, 1, 1)
     (row,) = scene.delivered[session]
     scene.acknowledge(session, (row.partition, row.offset, row.offset + 1))
     assert scene.handle(admin.StatsRequest()).broker.acknowledged_rows == 1
@@ -164,7 +182,13 @@ def test_consumers_are_listed_with_what_they_hold() -> None:
     query.plan(max_rows=2)
     scene.now_us += 3_000_000
     (info,) = scene.handle(wire.ListConsumersRequest()).consumers
-    assert (info.consumer, info.run, info.connected, info.unacknowledged_rows, info.read_rows) == ("night", 1, True, 2, 0)
+    assert (info.consumer, info.run, info.connected, info.unacknowledged_rows, info.read_rows) == (
+        "night",
+        1,
+        True,
+        2,
+        0,
+    )
     query.read({}, query.next, batch=("q1", 5))
     scene.close_run(query.run)
     again = query.copy(scene.run())

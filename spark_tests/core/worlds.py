@@ -90,7 +90,9 @@ class ListWorld:
         while self.broker.dispatch(self.now_us):
             pass
 
-    def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> list[ReadRow]:
+    def read(
+        self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0
+    ) -> list[ReadRow]:
         return rows_of([*self._reader.read(view, columns, batch_rows_max, start_row)], view.partition)
 
     def replayed(self) -> Broker:
@@ -110,7 +112,11 @@ def rows_of(batches: list[tuple[RowsHeader, pa.Buffer]], partition: int) -> list
         assert 0 < header.rows <= RECORDS_ROWS_MAX
         assert sum(header.run_rows) == header.rows
         batch = envelope.decode(records, header.columns, header.rows)
-        offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(header.rows)
+        offsets = (
+            np.frombuffer(header.offsets, "<i8")
+            if header.offsets
+            else header.base_offset + np.arange(header.rows)
+        )
 
         def expand(column: Any, runs: Any = header.run_rows) -> list[Any]:
             return [value for value, count in zip(column, runs, strict=True) for _ in range(count)]
@@ -128,6 +134,16 @@ def rows_of(batches: list[tuple[RowsHeader, pa.Buffer]], partition: int) -> list
         )
         for at, (offset, value, priority, count, producer, shift, time_us) in enumerate(columns):
             rows.append(
-                ReadRow(partition, offset, value, priority, count, producer, offset + shift, time_us, header.first_delivery + at)
+                ReadRow(
+                    partition,
+                    offset,
+                    value,
+                    priority,
+                    count,
+                    producer,
+                    offset + shift,
+                    time_us,
+                    header.first_delivery + at,
+                )
             )
     return rows

@@ -11,7 +11,8 @@ from mq_wire.v1 import admin_pb2
 from pyspark_mq.connection import Connection
 from spark_tests.oracle.history import History
 
-#: A broker is away for seconds. What fails by a time limit all the same has not healed: that is a fault, not an unknown outcome.
+#: A broker is away for seconds. What fails by a time limit all the same has not healed: that is a fault, not
+#: an unknown outcome.
 PATIENCE_S: Final = 90.0
 
 
@@ -20,8 +21,9 @@ class World:
     """What the clients of one run share. They rest for `pause_s` seconds between two steps.
 
     Attributes:
-        sessions_overlap: the broker may learn late that a connection is gone, when its client has long made another: then what the old one
-            held comes back in the middle of the new one, and a run may be given back what it was about to read, for later.
+        sessions_overlap: the broker may learn late that a connection is gone, when its client has long made
+            another: then what the old one held comes back in the middle of the new one, and a run may be
+                given back what it was about to read, for later.
     """
 
     address: str
@@ -38,12 +40,15 @@ class World:
     def stats(self, queue: str) -> admin_pb2.DestinationStats:
         """What the broker says of a queue."""
         with Connection(self.address) as connection:
-            stats = connection.call("Stats", admin_pb2.StatsRequest(destination=queue), retry_timeout=PATIENCE_S)
+            stats = connection.call(
+                "Stats", admin_pb2.StatsRequest(destination=queue), retry_timeout=PATIENCE_S
+            )
             return cast("admin_pb2.DestinationStats", stats.destination)
 
 
 class Actor:
-    """One client program. Subclasses do one piece of work in `step`, again and again, and leave in order in `finish`.
+    """One client program. Subclasses do one piece of work in `step`, again and again, and leave in order in
+    `finish`.
 
     Attributes:
         progress: how many messages (or sets, or ranges) the broker has confirmed to it.
@@ -68,7 +73,9 @@ class Actor:
     def check(self) -> None:
         """Raises what ended it."""
         if self.error is not None:
-            raise AssertionError(f"{self.name} did not heal: {type(self.error).__name__}: {self.error}") from self.error
+            raise AssertionError(
+                f"{self.name} did not heal: {type(self.error).__name__}: {self.error}"
+            ) from self.error
 
     def step(self) -> None:
         raise NotImplementedError

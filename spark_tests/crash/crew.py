@@ -1,4 +1,6 @@
-"""One client of every kind on three queues, and how they come to their end: the load of all runs against a real process."""
+"""One client of every kind on three queues, and how they come to their end: the load of all runs against a
+real process.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def clients(world: World) -> tuple[list[Actor], list[Actor]]:
     """Returns those who send and those who receive."""
     with Connection(world.address) as connection:
         for queue in QUEUES:  # consumers make none
-            connection.call("CreateDestination", CreateDestinationRequest(name=queue), retry_timeout=PATIENCE_S)
+            connection.call(
+                "CreateDestination", CreateDestinationRequest(name=queue), retry_timeout=PATIENCE_S
+            )
     named = bool(world.rng.getrandbits(1))
     senders = [
         BatchSender(world, SHARED, 1),
@@ -48,7 +52,11 @@ def finish(world: World, senders: list[Actor], receivers: list[Actor]) -> None:
     for actor in senders + receivers:
         actor.join(PATIENCE_S)
     for queue in (SHARED, ALONE):
-        wait_until(lambda q=queue: not world.stats(q).assigned_rows, PATIENCE_S, f"{queue} has rows of consumers that have ended")  # type: ignore[misc]
+        wait_until(
+            lambda q=queue: not world.stats(q).assigned_rows,
+            PATIENCE_S,
+            f"{queue} has rows of consumers that have ended",
+        )  # type: ignore[misc]
         drain(world, queue)
         assert world.stats(queue).depth_rows == 0, f"{queue} has rows that nobody was given"
     assert world.stats(RANGES).depth_rows == 0

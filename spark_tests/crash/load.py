@@ -21,11 +21,16 @@ from spark_tests.support.waiting import wait_until
 
 
 def eventful_settings(rng: random.Random) -> dict[str, Any]:
-    """Settings of a broker with small segments and frequent snapshots, so that both change under load many times."""
+    """Settings of a broker with small segments and frequent snapshots, so that both change under load many
+    times.
+    """
     return {
-        "segment_bytes": 32 << 20, "snapshot_bytes": rng.choice([1 << 20, 4 << 20]), "snapshot_interval_s": rng.choice([1, 300]),
-        "default_partitions": rng.choice([1, 3, 4]), "run_grace_s": 30,
-    }  # fmt: skip
+        "segment_bytes": 32 << 20,
+        "snapshot_bytes": rng.choice([1 << 20, 4 << 20]),
+        "snapshot_interval_s": rng.choice([1, 300]),
+        "default_partitions": rng.choice([1, 3, 4]),
+        "run_grace_s": 30,
+    }
 
 
 class Load:
@@ -60,16 +65,24 @@ class Load:
     def wait_for_progress(self, messages: int) -> None:
         """Returns when the clients together have come this much further."""
         target = self.progress + messages
-        wait_until(lambda: self.healthy() and self.progress >= target, PATIENCE_S, "the clients make no progress")
+        wait_until(
+            lambda: self.healthy() and self.progress >= target, PATIENCE_S, "the clients make no progress"
+        )
 
     def wait_for_everybody(self) -> None:
         """Returns when every client has been confirmed something since now: all have healed."""
         before = [actor.progress for actor in self.actors]
         for actor, progress in zip(self.actors, before, strict=True):
-            wait_until(lambda a=actor, p=progress: self.healthy() and a.progress > p, PATIENCE_S, f"{actor.name} does not heal")  # type: ignore[misc]
+            wait_until(
+                lambda a=actor, p=progress: self.healthy() and a.progress > p,
+                PATIENCE_S,
+                f"{actor.name} does not heal",
+            )  # type: ignore[misc]
 
     def sometimes_wait_for_everybody(self) -> None:
-        """Lest the next fault heals what this one has broken: a stuck client is told by its own progress, not by that of all together."""
+        """Lest the next fault heals what this one has broken: a stuck client is told by its own progress, not
+        by that of all together.
+        """
         if self.world.rng.random() < _EVERYBODY_SHARE:
             self.wait_for_everybody()
 
@@ -79,7 +92,8 @@ class Load:
 
 
 def judge(world: World, broker: LocalBroker, title: str) -> Report:
-    """Judges a run that has come to its end, restarts the broker once more, and finds all queues as empty as they were left.
+    """Judges a run that has come to its end, restarts the broker once more, and finds all queues as empty as
+    they were left.
 
     Raises:
         AssertionError: anything is wrong, or nothing happened at all.

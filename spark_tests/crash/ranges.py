@@ -1,4 +1,6 @@
-"""A reader with a checkpoint, as Spark's micro-batches are one: plans, reads ranges, crashes anywhere, starts anew and reads them again."""
+"""A reader with a checkpoint, as Spark's micro-batches are one: plans, reads ranges, crashes anywhere, starts
+anew and reads them again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class _Crash(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What survives a crash: where the last finished batch ended, and the end of the next one where that was written down.
+    """What survives a crash: where the last finished batch ended, and the end of the next one where that was
+    written down.
 
     Attributes:
         previous: start of the last finished batch; it stays readable until the next one is acknowledged.
@@ -49,14 +52,20 @@ class RangeReader(Actor):
     def __init__(self, world: World, queue: str, number: int, *, named: bool) -> None:
         super().__init__(world, f"RangeReader-{number}")
         self.queue = queue
-        self._checkpoint = Checkpoint(subscribe_pb2.ConsumerRef(destination=queue, consumer=f"reader-{number}" if named else ""))
-        self._options = BrowseOptions(broker=world.address, queue=queue, prefetch_rows=2000, prefetch_bytes=1 << 20)
+        self._checkpoint = Checkpoint(
+            subscribe_pb2.ConsumerRef(destination=queue, consumer=f"reader-{number}" if named else "")
+        )
+        self._options = BrowseOptions(
+            broker=world.address, queue=queue, prefetch_rows=2000, prefetch_bytes=1 << 20
+        )
         self._stream = self.history.new_stream()
         self._read: dict[tuple[object, ...], Rows] = {}  # complete and not confirmed yet
         self._connection: Connection | None = None
         self._held: Run | None = None
         self._is_numbered = False
-        self._zombie: tuple[Connection, Run] | None = None  # an older start of this program that does not know it yet
+        self._zombie: tuple[Connection, Run] | None = (
+            None  # an older start of this program that does not know it yet
+        )
         self._is_idle = False
 
     def step(self) -> None:
@@ -91,7 +100,9 @@ class RangeReader(Actor):
         for again in range(1 + (self.rng.random() < 0.3)):
             self._read_range(self._checkpoint.done, planned, is_first=not again)
         self._may_crash()
-        self._checkpoint = replace(self._checkpoint, previous=self._checkpoint.done, done=planned, planned=None)
+        self._checkpoint = replace(
+            self._checkpoint, previous=self._checkpoint.done, done=planned, planned=None
+        )
         self._may_crash()
         if self.rng.random() < 0.5:
             request = subscribe_pb2.AcknowledgeRangeRequest(who=self._who(), end=Positions(next=planned))
@@ -114,15 +125,22 @@ class RangeReader(Actor):
             return
         if self.rng.random() < _CRASHES:  # before the offsets were written down
             if not self._checkpoint.who.incarnation and not self._checkpoint.who.consumer:
-                self._stream = UNORDERED  # nobody knows that incarnation: what it was given comes back when its run has ended
+                # nobody knows that incarnation: what it was given comes back when its run has ended
+                self._stream = UNORDERED
             raise _Crash
         who = self._who()
-        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        who.cluster_id, who.destination_id, who.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
         who.run = 0
         self._checkpoint = replace(self._checkpoint, who=who, planned=dict(plan.end.next))
 
     def _read_range(self, start: dict[int, int], end: dict[int, int], *, is_first: bool) -> None:
-        request = subscribe_pb2.OpenRangeRequest(who=self._who(), start=Positions(next=start), end=Positions(next=end))
+        request = subscribe_pb2.OpenRangeRequest(
+            who=self._who(), start=Positions(next=start), end=Positions(next=end)
+        )
         opened = self._call("OpenRange", request)
         if any(part.rows for part in opened.parts):
             self._wake_zombie(request)
@@ -132,7 +150,9 @@ class RangeReader(Actor):
             began = self.history.stamp()
             rows = self._fetch(part)
             if len(rows) != part.rows and not (self.world.sessions_overlap and not rows):
-                self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
+                self.history.note(
+                    f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}"
+                )
             self.history.read_range(key, rows)
             if is_first:
                 self.history.read(self.queue, rows, began, UNORDERED if key in self._read else self._stream)
@@ -141,9 +161,13 @@ class RangeReader(Actor):
     def _fetch(self, part: subscribe_pb2.RangePart) -> Rows:
         assert self._connection is not None
         request = subscribe_pb2.OpenFetch(
-            who=self._who(), partition=part.partition, first=part.first, last=part.last, columns=envelope_mask(_COLUMNS),
+            who=self._who(),
+            partition=part.partition,
+            first=part.first,
+            last=part.last,
+            columns=envelope_mask(_COLUMNS),
             batch_rows_max=self.rng.choice([0, 100]),
-        )  # fmt: skip
+        )
         fetch = Fetch(self._connection, request, self._options)
         fetch.start()
         taken: list[Rows] = []
@@ -151,7 +175,10 @@ class RangeReader(Actor):
         try:
             for header, records in fetch:
                 if header.first_delivery < next_number:
-                    self.history.note(f"{self.name}: number {header.first_delivery} came again within one read, {next_number} was next")
+                    self.history.note(
+                        f"{self.name}: number {header.first_delivery} came again within one read, "
+                        f"{next_number} was next"
+                    )
                 next_number = header.first_delivery + header.rows
                 taken.append(rows_of(Delivered(header, records, self.queue).record_batch(_SCHEMA)))
                 self._may_crash(0.01)
@@ -177,7 +204,8 @@ class RangeReader(Actor):
         except _Crash:
             self._end_program()
 
-    # -- the program -----------------------------------------------------------------------------------------------------
+    # -- the program
+    # -----------------------------------------------------------------------------------------------------
 
     def _may_crash(self, probability: float = _CRASHES) -> None:
         if self.rng.random() < probability:
@@ -189,9 +217,12 @@ class RangeReader(Actor):
             self._held = Run(self._connection)
 
     def _end_program(self) -> None:
-        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the same."""
+        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the
+        same.
+        """
         if self._held is not None and self._connection is not None:
-            # One that ends before it has its number would get one later than the next start: it would not be the older one.
+            # One that ends before it has its number would get one later than the next start: it would not be
+            # the older one.
             if self._zombie is None and self._is_numbered and self.rng.random() < 0.3:
                 self._zombie = self._connection, self._held
             else:
@@ -201,7 +232,9 @@ class RangeReader(Actor):
         self._is_numbered = False
 
     def _wake_zombie(self, request: subscribe_pb2.OpenRangeRequest) -> None:
-        """The older start goes on with the batch that the newer one has in hand: it must learn that it was replaced."""
+        """The older start goes on with the batch that the newer one has in hand: it must learn that it was
+        replaced.
+        """
         if self._zombie is None:
             return
         connection, run = self._zombie
@@ -213,7 +246,9 @@ class RangeReader(Actor):
         except RunFenced:
             self._end_zombie()
         else:
-            self.history.note(f"{self.name}: run {stale.who.run} could open a range that run {request.who.run} had opened")
+            self.history.note(
+                f"{self.name}: run {stale.who.run} could open a range that run {request.who.run} had opened"
+            )
 
     def _end_zombie(self) -> None:
         if self._zombie is not None:
@@ -231,7 +266,8 @@ class RangeReader(Actor):
         except BrokerUnavailable:
             if self._is_numbered:
                 raise
-            raise _Crash from None  # no broker within the time that a first contact gets: this program fails, and is started again
+            # no broker within the time that a first contact gets: this program fails, and is started again
+            raise _Crash from None
         self._is_numbered = True
         return who
 

@@ -1,4 +1,6 @@
-"""Consumers: message by message with exact and cumulative acknowledgement, and in batches; they leave and come again."""
+"""Consumers: message by message with exact and cumulative acknowledgement, and in batches; they leave and
+come again.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from spark_tests.oracle.marked import Rows, rows_of, rows_of_messages
 
 #: How long a receiver waits before it looks whether it shall end.
 _GLANCE_S: Final = 0.1
-#: Message by message each may take a round trip, which is long on a busy machine; confirmations are not to wait for two hundred of them.
+#: Message by message each may take a round trip, which is long on a busy machine; confirmations are not to
+#: wait for two hundred of them.
 _STEP_S: Final = 1.0
 _SESSION_KEY: Final = b"mq.session"
 
 
 class Receiver(Actor):
-    """Takes from one queue. What it acknowledges counts as done once a flush has gone well, and as unknown if not."""
+    """Takes from one queue. What it acknowledges counts as done once a flush has gone well, and as unknown if
+    not.
+    """
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, f"{type(self).__name__}-{number}")
@@ -37,7 +42,9 @@ class Receiver(Actor):
     def _consumer(self) -> Consumer:
         if self._open is None:
             prefetch = self.rng.choice([None, 1, 10, 5000])
-            self._open = Consumer(self.world.address, queue=self.queue, prefetch=prefetch, connect_timeout=PATIENCE_S)
+            self._open = Consumer(
+                self.world.address, queue=self.queue, prefetch=prefetch, connect_timeout=PATIENCE_S
+            )
         return self._open
 
     def _close(self) -> None:
@@ -99,7 +106,9 @@ class MessageReceiver(Receiver):
             self._pending.append(rows_of_messages(chosen))
 
     def _acknowledge_up_to(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Everything of the last message's partition that came with it in one session, for whose identity there is no public name."""
+        """Everything of the last message's partition that came with it in one session, for whose identity
+        there is no public name.
+        """
         last = messages[-1]
         covered = [
             message
@@ -142,9 +151,15 @@ class BatchReceiver(Receiver):
         for batch in consumer.batches(self.rng.choice([1, 100, 10_000]), timeout=_GLANCE_S):
             rows = rows_of(batch)
             session = batch.schema.metadata[_SESSION_KEY]
-            stream = self._streams.setdefault(session, self.history.new_stream()) if self._alone else UNORDERED
+            stream = (
+                self._streams.setdefault(session, self.history.new_stream()) if self._alone else UNORDERED
+            )
             self.history.read(self.queue, rows, began, stream)
-            keep = np.array([self.rng.random() < 0.95 for _ in range(len(rows))]) if self.rng.random() < 0.5 else np.ones(len(rows), bool)
+            keep = (
+                np.array([self.rng.random() < 0.95 for _ in range(len(rows))])
+                if self.rng.random() < 0.5
+                else np.ones(len(rows), bool)
+            )
             try:
                 consumer.acknowledge(batch.filter(keep))
                 self._pending.append(rows[keep])

@@ -11,7 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq_wire.errors import BrokerUnavailable, ClientClosed, MqError, SendOutcomeUnknown, SendTimeout, StorageFailed, StoreFull
+from mq_wire.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    MqError,
+    SendOutcomeUnknown,
+    SendTimeout,
+    StorageFailed,
+    StoreFull,
+)
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Producer
@@ -41,7 +49,9 @@ class Sender(Actor):
     def _priorities(self, count: int) -> NDArray[np.int64]:
         """One for all as often as a mixture: the broker stores these in different ways."""
         mixed = self.rng.random() < 0.5
-        return np.array([self.rng.randrange(10) for _ in range(count)] if mixed else [self.rng.randrange(10)] * count)
+        return np.array(
+            [self.rng.randrange(10) for _ in range(count)] if mixed else [self.rng.randrange(10)] * count
+        )
 
     def _producer(self, send_timeout: float = PATIENCE_S, **options: object) -> Producer:
         return Producer(
@@ -104,7 +114,9 @@ def acknowledge(sender: Sender, receipt: BatchReceipt, ids: Ids, chosen: NDArray
 
 
 class HastySender(Sender):
-    """Gives up where the broker is away for a moment, and now and then dies: what it was told of each batch must be true."""
+    """Gives up where the broker is away for a moment, and now and then dies: what it was told of each batch
+    must be true.
+    """
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, queue, number)
@@ -115,7 +127,10 @@ class HastySender(Sender):
         producer = self._open = self._open or self._producer(send_timeout=0.3)
         ids = self._ids(self.rng.randint(1, 100))
         # One partition, so one batch on the wire, and one outcome.
-        columns = {"value": values_of(ids, np.full(len(ids), 4)), "partition": np.full(len(ids), self.rng.randrange(producer.partitions))}
+        columns = {
+            "value": values_of(ids, np.full(len(ids), 4)),
+            "partition": np.full(len(ids), self.rng.randrange(producer.partitions)),
+        }
         self.history.attempted(ids)
         try:
             self._unanswered.append((producer.send_batch(pa.record_batch(columns)), ids))
@@ -187,13 +202,17 @@ class SingleSender(Sender):
         receipts, ids = self._unanswered.popleft()
         for receipt in receipts:
             receipt.result(PATIENCE_S)
-        partitions, offsets = [receipt.partition for receipt in receipts], [receipt.offset for receipt in receipts]
+        partitions, offsets = (
+            [receipt.partition for receipt in receipts],
+            [receipt.offset for receipt in receipts],
+        )
         self.history.acknowledged(ids, self.queue, partitions, offsets)
         self.progress += len(ids)
 
 
 class NamedSender(Sender):
-    """A program with a stable name that breaks off and starts anew: what its name has stored tells it where to go on.
+    """A program with a stable name that breaks off and starts anew: what its name has stored tells it where
+    to go on.
 
     Each partition counts for itself, under the number `number + partition`.
     """
@@ -219,7 +238,11 @@ class NamedSender(Sender):
         # The same message must have the same priority each time it is sent.
         priorities = (ids * 7919) % 10
         self.history.attempted(ids)
-        columns = {"value": values_of(ids, priorities), "priority": priorities, "partition": np.full(count, partition)}
+        columns = {
+            "value": values_of(ids, priorities),
+            "priority": priorities,
+            "partition": np.full(count, partition),
+        }
         self._unanswered.append((producer.send_batch(pa.record_batch(columns)), partition, begin))
         if len(self._unanswered) > _UNANSWERED_MAX:
             self._settle()
@@ -245,7 +268,9 @@ class NamedSender(Sender):
             self.progress += rows
 
     def _begin_anew(self) -> None:
-        """As after a crash of the program: whatever was on its way is left to itself, or even still at work."""
+        """As after a crash of the program: whatever was on its way is left to itself, or even still at
+        work.
+        """
         old, is_alive = self._open, self.rng.random() < 0.5
         if old is not None and not is_alive:
             self._abandon(old)
@@ -256,9 +281,14 @@ class NamedSender(Sender):
             stored, last_offset = self._open.stored.get(partition, (0, -1))
             promised, tried = self._promised.get(partition, 0), self._tried.get(partition, 0)
             if not promised <= stored <= tried:
-                self.history.note(f"{self.name}: {stored} rows stored in partition {partition}, with {promised} promised and {tried} tried")
+                self.history.note(
+                    f"{self.name}: {stored} rows stored in partition {partition}, with {promised} promised "
+                    f"and {tried} tried"
+                )
             if stored:
-                self.history.acknowledged(ids_of(self.number + partition, [stored - 1]), self.queue, partition, last_offset)
+                self.history.acknowledged(
+                    ids_of(self.number + partition, [stored - 1]), self.queue, partition, last_offset
+                )
                 self.history.acknowledged(ids_of(self.number + partition, range(promised, stored)))
             self._next[partition], self._promised[partition] = stored, max(stored, promised)
 
@@ -271,7 +301,9 @@ class NamedSender(Sender):
 
 
 class StagingSender(Sender):
-    """Write tasks and their driver: sets of staged rows, committed in one step, or discarded, or forgotten."""
+    """Write tasks and their driver: sets of staged rows, committed in one step, or discarded, or
+    forgotten.
+    """
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, queue, number)
@@ -281,13 +313,19 @@ class StagingSender(Sender):
     def step(self) -> None:
         group = self.history.group()
         query_id = f"query-{self.number}"
-        epoch = self._connection.call("TakeEpoch", produce_pb2.TakeEpochRequest(), retry_timeout=PATIENCE_S).epoch
+        epoch = self._connection.call(
+            "TakeEpoch", produce_pb2.TakeEpochRequest(), retry_timeout=PATIENCE_S
+        ).epoch
         tokens = []
         for _ in range(self.rng.randint(1, 3)):
             token = secrets.token_bytes(TOKEN_BYTES)
-            staged = produce_pb2.StagedSet(token=token, epoch=epoch, query_id=query_id, batch_id=self._batch, run_id="run")
+            staged = produce_pb2.StagedSet(
+                token=token, epoch=epoch, query_id=query_id, batch_id=self._batch, run_id="run"
+            )
             tokens.append(produce_pb2.StagedToken(token=token, rows=self._stage(staged, group)))
-        request = produce_pb2.CommitStagedRequest(tokens=tokens, target=self.queue, rows=sum(token.rows for token in tokens))
+        request = produce_pb2.CommitStagedRequest(
+            tokens=tokens, target=self.queue, rows=sum(token.rows for token in tokens)
+        )
         fate = self.rng.random()
         if fate < 0.15:
             self._discard(tokens, group)
@@ -309,7 +347,9 @@ class StagingSender(Sender):
                 ids = self._ids(self.rng.randint(1, 400))
                 priorities = self._priorities(len(ids))
                 self.history.attempted(ids, group)
-                producer.send_batch(pa.record_batch({"value": values_of(ids, priorities), "priority": priorities}))
+                producer.send_batch(
+                    pa.record_batch({"value": values_of(ids, priorities), "priority": priorities})
+                )
                 rows += len(ids)
         return rows
 

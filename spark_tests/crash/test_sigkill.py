@@ -1,6 +1,8 @@
-"""A real broker process, killed with SIGKILL under load again and again: nothing promised is lost, nothing comes twice, all clients heal.
+"""A real broker process, killed with SIGKILL under load again and again: nothing promised is lost, nothing
+comes twice, all clients heal.
 
-MQ_CRASH_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of processes.
+MQ_CRASH_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of
+processes.
 """
 
 from __future__ import annotations
@@ -17,14 +19,23 @@ import pytest
 from mq_broker import LocalBroker
 from spark_tests.crash.actor import World
 from spark_tests.crash.crew import SHARED
-from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown, start_and_break_off
+from spark_tests.crash.load import (
+    STRETCHES,
+    Load,
+    eventful_settings,
+    judge,
+    linger,
+    shown,
+    start_and_break_off,
+)
 from spark_tests.crash.receivers import drain
 from spark_tests.crash.senders import SingleSender
 from spark_tests.oracle.judge import check
 from spark_tests.support.seeds import seeded, session_seed
 
 ROUNDS: Final = int(os.environ.get("MQ_CRASH_ROUNDS", "6"))
-#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
+#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an
+#: empty one.
 _EPISODE_ROUNDS: Final = 20
 
 

@@ -1,4 +1,5 @@
-"""An hour of steady work of all kinds of clients on one broker: memory, threads, descriptors and disk are flat, and every row is counted.
+"""An hour of steady work of all kinds of clients on one broker: memory, threads, descriptors and disk are
+flat, and every row is counted.
 
 MQ_SOAK_MINUTES says how long; without it nothing runs. Figures are taken from /proc.
 """
@@ -25,7 +26,8 @@ MINUTES: Final = float(os.environ.get("MQ_SOAK_MINUTES", "0"))
 _SAMPLES: Final = 120
 #: Between two steps of a client: a load that a busy day has, not the most there can be.
 _PAUSE_S: Final = 1.0
-#: What two quarters of a flat line may differ by: the allocator's noise, streams that come and go, segments in use.
+#: What two quarters of a flat line may differ by: the allocator's noise, streams that come and go, segments
+#: in use.
 _NOISE: Final = {"memory_kib": 0.05, "threads": 0.5, "descriptors": 0.5, "disk_bytes": 0.5}
 
 
@@ -43,7 +45,12 @@ class Sample:
         proc = pathlib.Path(f"/proc/{broker.pid}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         disk = sum(file.stat().st_blocks * 512 for file in broker.data_dir.rglob("*") if file.is_file())
-        return cls(int(status["RssAnon"].split()[0]), int(status["Threads"]), len(list((proc / "fd").iterdir())), disk)
+        return cls(
+            int(status["RssAnon"].split()[0]),
+            int(status["Threads"]),
+            len(list((proc / "fd").iterdir())),
+            disk,
+        )
 
 
 @pytest.mark.slow
@@ -74,7 +81,9 @@ def check_flat(samples: list[Sample]) -> None:
     """Fails where the last quarter of a run has more of anything than the one before."""
     third, last = samples[len(samples) // 2 : 3 * len(samples) // 4], samples[3 * len(samples) // 4 :]
     for what, noise in _NOISE.items():
-        before, after = (statistics.median(getattr(sample, what) for sample in quarter) for quarter in (third, last))
+        before, after = (
+            statistics.median(getattr(sample, what) for sample in quarter) for quarter in (third, last)
+        )
         sys.stdout.write(f"{what}: median of the third quarter {before:,.0f}, of the last {after:,.0f}\n")
         assert after <= before * (1 + noise), f"{what} grew from {before:,.0f} to {after:,.0f}"
 
@@ -83,4 +92,9 @@ def test_growth_is_found() -> None:
     flat = [Sample(150_000 + 9000 * (number % 5), 36, 30, 300 << 20) for number in range(_SAMPLES)]
     check_flat(flat)
     with pytest.raises(AssertionError, match="memory_kib grew"):
-        check_flat([replace(sample, memory_kib=sample.memory_kib + 500 * number) for number, sample in enumerate(flat)])
+        check_flat(
+            [
+                replace(sample, memory_kib=sample.memory_kib + 500 * number)
+                for number, sample in enumerate(flat)
+            ]
+        )

@@ -1,4 +1,6 @@
-"""What is done to a small directory: one bit in each byte, cuts at each byte, whole files zeroed, lost, copied or exchanged."""
+"""What is done to a small directory: one bit in each byte, cuts at each byte, whole files zeroed, lost,
+copied or exchanged.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def newest(folder: int, prefix: str) -> str:
 
 
 def flips() -> list[Case]:
-    """One bit in each byte of each file. Rot in the very last turn cannot be told from a turn that was never finished."""
+    """One bit in each byte of each file. Rot in the very last turn cannot be told from a turn that was never
+    finished.
+    """
     directory = small().directory
     return [
         Case(
@@ -66,7 +70,10 @@ def cuts() -> list[Case]:
     cases: list[Case] = []
     for folder, name in ((0, newest(0, "segment-")), (1, newest(1, "manifest-")), (1, newest(1, "pack-"))):
         content = small().directory[folder][name]
-        cases += (Case(f"{name} cut to {size} bytes", partial(_cut, folder, name, size)) for size in range(len(content)))
+        cases += (
+            Case(f"{name} cut to {size} bytes", partial(_cut, folder, name, size))
+            for size in range(len(content))
+        )
     return cases
 
 
@@ -81,7 +88,9 @@ def _next_name(name: str) -> str:
 
 
 def whole_files() -> list[Case]:
-    """Each file zeroed, emptied, lost, copied under the next name, exchanged with another of its kind, or as it was before."""
+    """Each file zeroed, emptied, lost, copied under the next name, exchanged with another of its kind, or as
+    it was before.
+    """
     cases: list[Case] = []
     directory = small().directory
     for folder, name in _files(directory):
@@ -96,13 +105,18 @@ def whole_files() -> list[Case]:
     for folder in (0, 1):
         for first, second in combinations(sorted(directory[folder]), 2):
             if first.partition("-")[0] == second.partition("-")[0]:
-                exchanged: dict[str, bytes | None] = {first: directory[folder][second], second: directory[folder][first]}
+                exchanged: dict[str, bytes | None] = {
+                    first: directory[folder][second],
+                    second: directory[folder][first],
+                }
                 cases.append(Case(f"{first} and {second} exchanged", partial(changed, folder, exchanged)))
     return cases + _older_versions()
 
 
 def _older_versions() -> list[Case]:
-    """What the last segments were a few turns ago. If it is the very last one, nothing on the disk tells what came behind."""
+    """What the last segments were a few turns ago. If it is the very last one, nothing on the disk tells what
+    came behind.
+    """
     now = small().directory.journal
     return [
         Case(f"{name} as it was at turn {moment.turn}", partial(changed, 0, {name: content}), (moment,))

@@ -1,4 +1,6 @@
-"""What may come of a damaged directory, and nothing else: the same state, an error that names the place, or exactly the named rows lost."""
+"""What may come of a damaged directory, and nothing else: the same state, an error that names the place, or
+exactly the named rows lost.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ from spark_tests.engine.worlds import JOURNAL
 SAME, EARLIER, REFUSED, SOME_ROWS, UNKNOWABLE = "same", "earlier", "refused", "some rows", "unknowable"
 
 
-def judge(damaged: Directory, truth: Truth, earlier: tuple[Truth, ...] = (), *, may_be_unknowable: bool = False) -> str:
-    """Opens, verifies and repairs a damaged directory; returns which of the allowed outcomes it was, and fails for any other.
+def judge(
+    damaged: Directory, truth: Truth, earlier: tuple[Truth, ...] = (), *, may_be_unknowable: bool = False
+) -> str:
+    """Opens, verifies and repairs a damaged directory; returns which of the allowed outcomes it was, and
+    fails for any other.
 
     Args:
         damaged: the files.
         truth: what they held before.
-        earlier: what they may hold instead, where nothing on the disk can tell: rot in the very last turn looks as if it had not been.
+        earlier: what they may hold instead, where nothing on the disk can tell: rot in the very last turn
+            looks as if it had not been.
         may_be_unknowable: whether so much is damaged that nobody can tell what the queues held.
     """
     try:
@@ -45,7 +51,8 @@ def judge(damaged: Directory, truth: Truth, earlier: tuple[Truth, ...] = (), *, 
     check_same(dump, truth.dump)
     assert {row: value for row, value in truth.rows.items() if row not in unreadable} == rows
     findings = _check_repaired(damaged, truth)
-    # Rows in a file under a wrong name do not read, and are not lost. Acknowledged ones may be kept for a checkpoint's replay.
+    # Rows in a file under a wrong name do not read, and are not lost. Acknowledged ones may be kept for a
+    # checkpoint's replay.
     assert _named(findings) & truth.rows.keys() <= unreadable
     return SOME_ROWS
 
@@ -67,13 +74,17 @@ def _named(findings: list[Finding]) -> set[Row]:
 def _check_repaired(damaged: Directory, truth: Truth) -> list[Finding]:
     """Repairs, and compares everything that the report does not name; returns what was found."""
     journal, snapshots = damaged.disks()
-    before = {name: bytes(disk.open(name).map()) for disk in (journal, snapshots) for name in disk.list_names()}
+    before = {
+        name: bytes(disk.open(name).map()) for disk in (journal, snapshots) for name in disk.list_names()
+    }
     findings = _inspected(journal, snapshots, before)
     folders = Folders(journal, snapshots, MemoryDisk)
     aside = repair(folders, Inspection(journal, snapshots, CLUSTER, JOURNAL))
     assert (aside is None) == (not findings)
     if aside is None:
-        assert {name: bytes(disk.open(name).map()) for disk in (journal, snapshots) for name in disk.list_names()} == before
+        assert {
+            name: bytes(disk.open(name).map()) for disk in (journal, snapshots) for name in disk.list_names()
+        } == before
         return findings
     assert isinstance(aside, MemoryDisk)
     _check_aside(aside, findings, before)
@@ -146,7 +157,14 @@ def without(dump: Dump, named: set[Row]) -> Dump:
         of["attempts"].pop(offset, None)
         # A retry of these rows is not answered as a duplicate any more.
         of["audit"] = [
-            (*mark[:5], [known for known in mark[5] if known[3] >= 0 and not known[3] <= offset < known[3] + known[1]])
+            (
+                *mark[:5],
+                [
+                    known
+                    for known in mark[5]
+                    if known[3] >= 0 and not known[3] <= offset < known[3] + known[1]
+                ],
+            )
             for mark in of["audit"]
         ]
     return left
@@ -164,13 +182,15 @@ def _check_numbers_go_on(dump: Dump, true: Dump, said: list[str]) -> None:
         for incarnation, consumer in destination["consumers"].items():
             was = known["consumers"].get(incarnation)
             if was is not None:
-                assert all(consumer["next"].get(number, 0) >= end for number, end in was["next"].items()), said
+                assert all(consumer["next"].get(number, 0) >= end for number, end in was["next"].items()), (
+                    said
+                )
 
 
 def _check_works(opened: Opened, truth: Truth) -> None:
     """It takes new rows, and they get new offsets."""
-    receipt = opened.broker.handle(commands.publish("q", 0, ("f" * 32, 0), 0, [(b"new", 4)]), 1_800_000_000_000_000)
+    receipt = opened.broker.handle(
+        commands.publish("q", 0, ("f" * 32, 0), 0, [(b"new", 4)]), 1_800_000_000_000_000
+    )
     opened.journal.commit()
     assert ("q", 0, receipt.base_offset) not in truth.ever
-
-

@@ -53,7 +53,9 @@ class Directory(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """What a directory holds: the durable state, every row that can still be read, and every row that ever was."""
+    """What a directory holds: the durable state, every row that can still be read, and every row that ever
+    was.
+    """
 
     directory: Directory
     turn: int
@@ -138,7 +140,9 @@ SETTINGS = Settings(default_partitions=2)
 
 @functools.cache
 def small() -> Truth:
-    """Several segments, two snapshots, one cleaned segment; rows of every kind behind the newest snapshot too."""
+    """Several segments, two snapshots, one cleaned segment; rows of every kind behind the newest snapshot
+    too.
+    """
     return _work()[-1]
 
 
@@ -236,9 +240,15 @@ class Work:
         scene = self.scene
         scene.make_room()
         producer, epoch = "b" * 32, 0
-        for partition, rows in ((0, [(b"many", 4)] * 3), (1, [(b"many", 9), (b"more", 1)]), (0, [(b"most", 2)])):
+        for partition, rows in (
+            (0, [(b"many", 4)] * 3),
+            (1, [(b"many", 9), (b"more", 1)]),
+            (0, [(b"most", 2)]),
+        ):
             first = 3 if rows[0][0] == b"most" else 0
-            scene.broker.handle(commands.publish("q", partition, (producer, epoch), first, rows), scene.now_us)
+            scene.broker.handle(
+                commands.publish("q", partition, (producer, epoch), first, rows), scene.now_us
+            )
         self.note()
         scene.publish(4, partition=1)
         self.note()
@@ -251,4 +261,12 @@ class Work:
         assert not unreadable
         self.ever |= rows
         directory = Directory(files_of(scene.journal_disk), files_of(scene.snapshot_disk))
-        self.moments.append(Truth(directory, scene.journal.position.turn, deepcopy(dump_broker(scene.broker)), rows, dict(self.ever)))
+        self.moments.append(
+            Truth(
+                directory,
+                scene.journal.position.turn,
+                deepcopy(dump_broker(scene.broker)),
+                rows,
+                dict(self.ever),
+            )
+        )

@@ -50,7 +50,11 @@ def directory(killed: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def contents(directory: pathlib.Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
 
 
 def received(directory: pathlib.Path) -> list[bytes]:
@@ -81,7 +85,13 @@ def test_damage_is_refused_found_taken_out_and_the_rest_goes_on(directory: pathl
     assert "orders partition 0: offsets" in out
     assert contents(directory) == before
     report: dict[str, Any] = json.loads(mq("verify", directory, "--json", code=1)[0])
-    lost = [offset for finding in report["findings"] for part in finding["lost"] for f, t in part["offsets"] for offset in range(f, t + 1)]
+    lost = [
+        offset
+        for finding in report["findings"]
+        for part in finding["lost"]
+        for f, t in part["offsets"]
+        for offset in range(f, t + 1)
+    ]
     assert 25 in lost
     assert report["lost_rows"] == len(lost) <= 20
 
@@ -111,7 +121,9 @@ def test_the_identity_is_there_twice(directory: pathlib.Path, name: str, how: st
     (finding,) = verify_directory(directory).findings
     assert (finding.file, finding.cost) == (name, "nothing live")
     assert repair_directory(directory).findings == [finding]
-    assert {file: content for file, content in contents(directory).items() if not file.startswith("quarantine")} == whole
+    assert {
+        file: content for file, content in contents(directory).items() if not file.startswith("quarantine")
+    } == whole
     assert verify_directory(directory).findings == []
 
 

@@ -1,4 +1,6 @@
-"""What must never begin anew: numbers after a repair that lost decisions, and a journal whose identity says there is none yet."""
+"""What must never begin anew: numbers after a repair that lost decisions, and a journal whose identity says
+there is none yet.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,18 @@ def test_what_is_known_of_commits_and_sets_survives_a_repair() -> None:
     scene.stage(5, query="q3", target="", epoch=7)
     state = repaired(scene, lost).broker.state
     by_query, by_application = state.markers["query:q1", QUEUE], state.markers["app:load", ""]
-    assert (by_query.version, by_query.rows, by_query.query_id, by_query.run_id, by_query.time_us) == (3, 2, "q1", "r1", committed_us)
+    assert (by_query.version, by_query.rows, by_query.query_id, by_query.run_id, by_query.time_us) == (
+        3,
+        2,
+        "q1",
+        "r1",
+        committed_us,
+    )
     assert (by_application.query_id, by_application.time_us) == ("q2", committed_us)
-    assert {held.token[-1]: (held.target, held.epoch, held.rows) for held in state.staged.values()} == {4: (QUEUE, 6, 2), 5: ("", 7, 2)}
+    assert {held.token[-1]: (held.target, held.epoch, held.rows) for held in state.staged.values()} == {
+        4: (QUEUE, 6, 2),
+        5: ("", 7, 2),
+    }
     assert state.queries["q3"].epochs == {QUEUE: 6, "": 7}
 
 
@@ -105,7 +116,9 @@ def _from_snapshot(broker: Broker) -> Broker:
 
 
 def test_a_first_start_over_what_is_there_is_refused() -> None:
-    """An identity from before the first start was over: the journal would be made anew, and everything in it removed."""
+    """An identity from before the first start was over: the journal would be made anew, and everything in it
+    removed.
+    """
     disks = small().directory.disks()
     before = [disk.steps for disk in disks]
     with pytest.raises(DataDirectoryUnusable, match="never finished"):

@@ -1,4 +1,6 @@
-"""The power fails at every step of the disk while a whole broker works: journal, snapshots, cleaner. What comes up is what was settled."""
+"""The power fails at every step of the disk while a whole broker works: journal, snapshots, cleaner. What
+comes up is what was settled.
+"""
 
 from __future__ import annotations
 

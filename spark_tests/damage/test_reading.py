@@ -1,4 +1,6 @@
-"""Bytes that rot under a running broker: exactly their rows are set aside, said out loud and counted; everything else goes on."""
+"""Bytes that rot under a running broker: exactly their rows are set aside, said out loud and counted;
+everything else goes on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_consumer_gets_everything_else(broker: LocalBroker, rotten: Wire) -> N
 
 
 def test_credit_for_rows_that_never_came_is_not_lost(rotten: Wire) -> None:
-    """As many rows are under way as there is credit; if the damaged ones kept theirs, the stream would stand still for ever."""
+    """As many rows are under way as there is credit; if the damaged ones kept theirs, the stream would stand
+    still for ever.
+    """
     stream = open_consumer(rotten, "q", rows=ROWS)
     values: list[bytes] = []
     while len(values) < len(WHOLE):
@@ -70,8 +74,14 @@ def test_a_range_names_what_is_lost_and_reads_on_where_that_is_accepted(rotten: 
         assert error_code(refused.value) == "DATA_LOST"
     messages = [fetched(message) for message in query.fetch(part, accept_data_loss=True)]
     assert [v for _, batch in messages for v in batch.column("value").to_pylist()] == WHOLE
-    numbers = [number for header, _ in messages for number in range(header.first_delivery, header.first_delivery + header.rows)]
-    assert numbers == [number for number in range(FRAMES * ROWS) if number not in BROKEN], "numbers stay whose they were"
+    numbers = [
+        number
+        for header, _ in messages
+        for number in range(header.first_delivery, header.first_delivery + header.rows)
+    ]
+    assert numbers == [number for number in range(FRAMES * ROWS) if number not in BROKEN], (
+        "numbers stay whose they were"
+    )
     again = OpenRangeRequest(who=query.who, start=query.start, end=plan.end)
     with pytest.raises(grpc.RpcError, match=LOST):
         rotten.call("OpenRange", again)

@@ -1,4 +1,6 @@
-"""The power fails at each step of a repair: done again it ends well, and what the first report named is never forgotten."""
+"""The power fails at each step of a repair: done again it ends well, and what the first report named is never
+forgotten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A Spark query whose range holds rotten rows: it fails naming them, or reads on without, as failOnDataLoss says."""
+"""A Spark query whose range holds rotten rows: it fails naming them, or reads on without, as failOnDataLoss
+says.
+"""
 
 from __future__ import annotations
 
@@ -42,4 +44,6 @@ def test_a_query_over_rotten_rows(reader: MqStreamReader) -> None:
     with pytest.warns(RuntimeWarning, match="damaged"):
         (again,) = reader.partitions(start, end)
     assert [row for batch in reader.read(again) for row in batch.column("value").to_pylist()] == WHOLE
-    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end, "what is done is acknowledged, lost rows too"
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end, (
+        "what is done is acknowledged, lost rows too"
+    )

@@ -1,4 +1,6 @@
-"""Every kind of damage to a small directory has an allowed outcome. `make damage` goes through all of it, `make test` through a sample."""
+"""Every kind of damage to a small directory has an allowed outcome. `make damage` goes through all of it,
+`make test` through a sample.
+"""
 
 from __future__ import annotations
 

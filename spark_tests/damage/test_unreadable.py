@@ -1,4 +1,6 @@
-"""Files that the user of the broker may not read, or that are none: one line that names them, and verifying without writing."""
+"""Files that the user of the broker may not read, or that are none: one line that names them, and verifying
+without writing.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def owned(directory: pathlib.Path, user: int) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("name", [f"journal/{SEGMENT}", "snapshots/manifest-*", "snapshots/pack-*", "identity", "identity.copy"])
+@pytest.mark.parametrize(
+    "name", [f"journal/{SEGMENT}", "snapshots/manifest-*", "snapshots/pack-*", "identity", "identity.copy"]
+)
 def test_what_the_user_may_not_read_is_named_with_the_remedy(elsewhere: pathlib.Path, name: str) -> None:
     owned(elsewhere, NOBODY)
     (path, *_) = sorted(elsewhere.glob(name))[::-1]
@@ -113,14 +117,19 @@ def test_what_the_device_does_not_give_back_is_named(directory: pathlib.Path) ->
 def test_verify_writes_nothing_and_needs_no_right_to(elsewhere: pathlib.Path) -> None:
     """As another user, in folders that nobody may write to."""
     (elsewhere / "lock").unlink()
-    before, times = contents(elsewhere), {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))}
+    before, times = (
+        contents(elsewhere),
+        {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))},
+    )
     for path in (elsewhere, *elsewhere.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     code, out, err = mq("verify", elsewhere, user=NOBODY)
     assert (code, err) == (0, ""), err
     assert out.endswith("all whole\n")
     assert contents(elsewhere) == before
-    assert {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))} == times, "not even the lock file is made"
+    assert {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))} == times, (
+        "not even the lock file is made"
+    )
     code, _, err = mq("repair", elsewhere, user=NOBODY)
     assert (code, len(err.splitlines())) == (2, 1), err
 

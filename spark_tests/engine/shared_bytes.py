@@ -20,7 +20,9 @@ def shared_records(values: list[bytes]) -> bytes:
     """Returns a batch of seven columns which all have these (ASCII) values, stored once."""
     schema = envelope.schema_of(COLUMNS)
     one = pa.array(values, pa.binary())
-    whole = envelope.encode(pa.RecordBatch.from_arrays([one.cast(field.type) for field in schema], schema=schema))
+    whole = envelope.encode(
+        pa.RecordBatch.from_arrays([one.cast(field.type) for field in schema], schema=schema)
+    )
     message = bytearray(memoryview(whole))
     (length,) = struct.unpack_from("<I", message, 4)
     view = memoryview(bytes(message))[8 : 8 + length]

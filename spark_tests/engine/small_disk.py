@@ -1,4 +1,6 @@
-"""A broker on one small device for journal and snapshots, and what its clients do when it is full: take what is there, row by row."""
+"""A broker on one small device for journal and snapshots, and what its clients do when it is full: take what
+is there, row by row.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from mq_broker.core.commands import Acknowledge, AddCredit, HoldRun, OpenSession, ReleaseView, ResolveFetch, RowsView, Settings, Tick
+from mq_broker.core.commands import (
+    Acknowledge,
+    AddCredit,
+    HoldRun,
+    OpenSession,
+    ReleaseView,
+    ResolveFetch,
+    RowsView,
+    Settings,
+    Tick,
+)
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.engine.opening import recover
@@ -25,11 +37,22 @@ from spark_tests.engine.worlds import JOURNAL
 from spark_tests.support.clock import FakeClock
 
 SMALL: Final = JournalSettings(
-    segment_bytes=64 << 10, first_bytes=16 << 10, spare_bytes=4 << 10, sector_bytes=512, fill_in_background=False, maps_max=4
+    segment_bytes=64 << 10,
+    first_bytes=16 << 10,
+    spare_bytes=4 << 10,
+    sector_bytes=512,
+    fill_in_background=False,
+    maps_max=4,
 )
 #: What is remembered for ever is as small as the disk.
 _SETTINGS: Final = Settings(
-    default_partitions=2, run_grace_us=5_000_000, staged_ttl_us=600_000_000, kept_ended=8, queries_max=8, kept_boundaries=8, kept_batches=8
+    default_partitions=2,
+    run_grace_us=5_000_000,
+    staged_ttl_us=600_000_000,
+    kept_ended=8,
+    queries_max=8,
+    kept_boundaries=8,
+    kept_batches=8,
 )
 _BATCH_ROWS: Final = 8
 
@@ -41,9 +64,13 @@ def at_once(work: Callable[[], None]) -> Callable[[], None]:
 
 
 class SmallDisk:
-    """An engine on a device of so many bytes. `restart` goes on with another process, in one of three ways."""
+    """An engine on a device of so many bytes. `restart` goes on with another process, in one of three
+    ways.
+    """
 
-    def __init__(self, rng: random.Random, capacity_bytes: int = 280 << 10, first_bytes: int = 16 << 10) -> None:
+    def __init__(
+        self, rng: random.Random, capacity_bytes: int = 280 << 10, first_bytes: int = 16 << 10
+    ) -> None:
         self.rng, self.clock = rng, FakeClock()
         self.disks = MemoryDisk(capacity_bytes=capacity_bytes), MemoryDisk(capacity_bytes=capacity_bytes)
         self._settings = dataclasses.replace(SMALL, first_bytes=first_bytes)
@@ -59,7 +86,9 @@ class SmallDisk:
             journal, snapshots, CLUSTER, JOURNAL, _SETTINGS, self._settings, snapshot_settings,
             created=created, new_id=self._new_id, aside=at_once,
         )  # fmt: skip
-        self.engine = Engine(self.broker, self.journal, self.housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s)
+        self.engine = Engine(
+            self.broker, self.journal, self.housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s
+        )
 
     def _new_id(self) -> bytes:
         self.ids += 1
@@ -89,11 +118,15 @@ class SmallDisk:
         """One batch of the one producer, or of a staged set's own."""
         who, first = (("c" * 32, 0), self.sent) if staged is None else ((staged.token.hex(), 0), 0)
         rows = [(b"%d" % (self.sent + row) + bytes(self.rng.randrange(200)), 4) for row in range(_BATCH_ROWS)]
-        self.answer(commands.publish(queue, self.rng.randrange(2) if staged else 0, who, first, rows, staged=staged))
+        self.answer(
+            commands.publish(queue, self.rng.randrange(2) if staged else 0, who, first, rows, staged=staged)
+        )
         self.sent += _BATCH_ROWS * (staged is None)
 
     def stage(self, number: int, epoch: int = 1, query: str = "staging") -> produce.StagedSet:
-        staged = produce.StagedSet(token=number.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=number, run_id="run")
+        staged = produce.StagedSet(
+            token=number.to_bytes(16, "big"), epoch=epoch, query_id=query, batch_id=number, run_id="run"
+        )
         self.publish(staged)
         return staged
 
@@ -145,7 +178,9 @@ class Consumers:
             view = self._views.pop()
             (offset,) = view.selection.offsets()
             answer(ReleaseView(view))
-            self.done += answer(Acknowledge(self._session, [(view.partition, np.array([offset]), np.array([offset + 1]))]))
+            self.done += answer(
+                Acknowledge(self._session, [(view.partition, np.array([offset]), np.array([offset + 1]))])
+            )
 
     def plan_few(self) -> None:
         """A query with batches of a row or two, now and then with a new checkpoint."""
@@ -159,7 +194,11 @@ class Consumers:
             self._who, self._next = wire.ConsumerRef(destination="q", consumer="night"), {}
             self._query, self._batch = self._query + 1, 0
         self._who.run = self._run
-        plan = answer(wire.PlanRequest(who=self._who, start=commands.positions(self._next), max_rows=self._disk.rng.choice([1, 2])))
+        plan = answer(
+            wire.PlanRequest(
+                who=self._who, start=commands.positions(self._next), max_rows=self._disk.rng.choice([1, 2])
+            )
+        )
         if plan.idle:
             return
         self._who.incarnation, self._who.destination_id = plan.incarnation, plan.destination_id

@@ -12,7 +12,15 @@ import pytest
 
 from mq_broker.core import space
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import Acknowledge, HoldRun, OpenSession, Publish, ReleaseView, RowsView, Settings
+from mq_broker.core.commands import (
+    Acknowledge,
+    HoldRun,
+    OpenSession,
+    Publish,
+    ReleaseView,
+    RowsView,
+    Settings,
+)
 from mq_broker.core.space import live_segments
 from mq_broker.core.state import State
 from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
@@ -43,7 +51,9 @@ class Instance:
         self.others = 0
 
     @staticmethod
-    def _recover(disks: tuple[MemoryDisk, MemoryDisk], *, created: bool) -> tuple[Broker, Journal, Housekeeping]:
+    def _recover(
+        disks: tuple[MemoryDisk, MemoryDisk], *, created: bool
+    ) -> tuple[Broker, Journal, Housekeeping]:
         settings = Settings(default_partitions=1)
         snapshots = SnapshotSettings(bytes=SNAPSHOT_BYTES)
         return recover(*disks, b"c" * 16, UUID(int=7), settings, SEGMENT, snapshots, created=created)
@@ -60,7 +70,13 @@ class Instance:
         values = [f"{number}-{row}".encode().ljust(200) for row in range(ROWS)]
         batch = pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE))
         records = envelope.encode(batch)
-        header = PublishHeader(destination=queue, producer_id="p", first_sequence=number * ROWS, rows=ROWS, columns=envelope.VALUE)
+        header = PublishHeader(
+            destination=queue,
+            producer_id="p",
+            first_sequence=number * ROWS,
+            rows=ROWS,
+            columns=envelope.VALUE,
+        )
         if not self.journal.fits(records.size + 4096):
             self.journal.commit()
         self.journal.reserve(records.size + 4096)
@@ -78,7 +94,11 @@ class Instance:
         rows: dict[int, bytes] = {}
         for view in self.views:
             for header, records in RowReader(self.journal).read(view):
-                offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(header.rows)
+                offsets = (
+                    np.frombuffer(header.offsets, "<i8")
+                    if header.offsets
+                    else header.base_offset + np.arange(header.rows)
+                )
                 column = envelope.decode(records, header.columns, header.rows).column("value").to_pylist()
                 rows.update(zip(offsets.tolist(), column, strict=True))
         return rows
@@ -129,8 +149,12 @@ def test_damaged_survivors_stay_behind_and_do_not_end_the_broker() -> None:
             disks[0].flip("segment-0000000001.mqj", int(index.frames["position"][1]) + 5)
         instance.housekeep()
     queue = instance.broker.state.by_name["q"]
-    assert list(queue.partitions[0].quarantined) == [ROWS + 7], "the only row of its frame that somebody could still get"
-    assert int(queue.partitions[0].log.index().frames["segment"].min()) > 1, "the others have left the first segment"
+    assert list(queue.partitions[0].quarantined) == [ROWS + 7], (
+        "the only row of its frame that somebody could still get"
+    )
+    assert int(queue.partitions[0].log.index().frames["segment"].min()) > 1, (
+        "the others have left the first segment"
+    )
 
     instance.journal.close()
     again = Instance((disks[0].reopen(), disks[1].reopen()), created=True)
@@ -212,7 +236,9 @@ class Query:
 
     def take(self, rows: int) -> None:
         """Plans rows, and acknowledges them much later."""
-        request = wire.PlanRequest(who=self._who, start=commands.positions(self._start), create=True, max_rows=rows)
+        request = wire.PlanRequest(
+            who=self._who, start=commands.positions(self._start), create=True, max_rows=rows
+        )
         (plan,) = self._instance.turn(request)
         assert isinstance(plan, wire.PlanResponse)
         self._who = commands.who("q", plan.destination_id, "", plan.incarnation, self._run)
@@ -221,7 +247,9 @@ class Query:
         self._start = dict(plan.end.next)
 
     def end(self) -> None:
-        self._instance.turn(wire.ReleaseConsumerRequest(destination="q", consumer=self._who.incarnation.hex()))
+        self._instance.turn(
+            wire.ReleaseConsumerRequest(destination="q", consumer=self._who.incarnation.hex())
+        )
 
 
 def test_segments_are_looked_at_again_when_a_query_lets_go_of_rows_in_them(looks: Looks) -> None:

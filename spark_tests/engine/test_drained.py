@@ -1,4 +1,6 @@
-"""A full disk is consumed empty, row by row and in every way, with restarts in between; then everything heals by itself."""
+"""A full disk is consumed empty, row by row and in every way, with restarts in between; then everything heals
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,12 @@ def check_healed(disk: SmallDisk, rows: int) -> None:
 @pytest.mark.parametrize("restarts", [0.0, 0.03], ids=["one life", "many lives"])
 @pytest.mark.parametrize(
     "ways",
-    [["acknowledge_one"], ["plan_few"], ["plan_few", "plan_few", "release"], ["acknowledge_one", "plan_few", "release", "writer"]],
+    [
+        ["acknowledge_one"],
+        ["plan_few"],
+        ["plan_few", "plan_few", "release"],
+        ["acknowledge_one", "plan_few", "release", "writer"],
+    ],
     ids=["acknowledgements", "plans", "releases", "everything"],
 )
 def test_a_full_disk_is_consumed_empty(ways: list[str], restarts: float, rng: random.Random) -> None:

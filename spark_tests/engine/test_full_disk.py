@@ -1,4 +1,6 @@
-"""A full disk to the last byte: what holds rows and segments lets go of them all the same, and consumers go on being fed."""
+"""A full disk to the last byte: what holds rows and segments lets go of them all the same, and consumers go
+on being fed.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,20 @@ ROWS = 8
 
 
 class FullBroker:
-    """An engine on a disk with a queue `q` of some rows; `fill` leaves no room, not for snapshots, and none in what is kept back."""
+    """An engine on a disk with a queue `q` of some rows; `fill` leaves no room, not for snapshots, and none
+    in what is kept back.
+    """
 
     def __init__(self) -> None:
         self.disk, self.snapshots, self.clock = MemoryDisk(), MemoryDisk(), FakeClock()
         settings = Settings(default_partitions=1, run_grace_us=1_000_000, browse_ttl_us=1_000_000)
         self.broker: Broker
-        self.broker, journal, housekeeping = recover(self.disk, self.snapshots, CLUSTER, JOURNAL, settings, TINY, created=False)
-        self.engine = Engine(self.broker, journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s)
+        self.broker, journal, housekeeping = recover(
+            self.disk, self.snapshots, CLUSTER, JOURNAL, settings, TINY, created=False
+        )
+        self.engine = Engine(
+            self.broker, journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s
+        )
         self.views: list[RowsView] = []
         self.answer(commands.publish("q", 0, WHO, 0, [(b"%d" % row, 4) for row in range(ROWS)]))
 
@@ -126,7 +134,11 @@ def test_the_error_says_which_staged_sets_hold_the_space_and_they_can_be_seen() 
         staged = StagedSet(token=number.to_bytes(16, "big"), epoch=1, query_id=query)
         full.answer(commands.publish("q", 0, ("", 0), 0, [(bytes(100), 4)] * rows, staged=staged))
     full.fill()
-    with pytest.raises(StoreFull, match=r"consume and acknowledge.*; 3 staged sets hold 18 rows, \d+ bytes, \d+ of them of query q1: see"):
+    with pytest.raises(
+        StoreFull,
+        match=r"consume and acknowledge.*; 3 staged sets hold 18 rows, \d+ bytes, \d+ of them of query q1: "
+        r"see",
+    ):
         full.answer(commands.publish("q", 0, WHO, ROWS, [(bytes(4000), 4)]))
     sets = full.answer(ListStagedRequest(query_id="q1")).sets
     assert [held.rows for held in sets] == [ROWS, ROWS]

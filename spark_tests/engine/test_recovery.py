@@ -1,4 +1,6 @@
-"""Random commands with clean stops, kills, power failures and snapshots among them: what comes up again is what the model kept."""
+"""Random commands with clean stops, kills, power failures and snapshots among them: what comes up again is
+what the model kept.
+"""
 
 from __future__ import annotations
 
@@ -86,14 +88,18 @@ class DiskMachine(BrokerMachine):
         self._come_up(self.model if written else self.synced)
 
     def _come_up(self, left: Model) -> None:
-        """Goes on as the clients of a broker do that came back: all streams are broken, all rows can be read."""
+        """Goes on as the clients of a broker do that came back: all streams are broken, all rows can
+        be read.
+        """
         self.model = left.after_crash()
         check_same(dump_broker(self.world.broker), dump_model(self.model))
         self.world.restart_ids(self.model.identities)
         self.synced = deepcopy(self.model)
         self.arrived.clear()
         self.in_turn = 0
-        self.names = [(name, epoch) for name, epoch in self.names if epoch <= self.model.producers.get(name, 0)]
+        self.names = [
+            (name, epoch) for name, epoch in self.names if epoch <= self.model.producers.get(name, 0)
+        ]
         self.runs = [run for run in self.runs if run <= self.model.epoch]
         for checkpoint in self.checkpoints:
             destination = self.model.destinations.get(checkpoint.destination)

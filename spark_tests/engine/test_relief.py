@@ -1,4 +1,6 @@
-"""Publishes that are refused for want of room: what is consumed makes room at once, not when a snapshot happens to be due."""
+"""Publishes that are refused for want of room: what is consumed makes room at once, not when a snapshot
+happens to be due.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,22 @@ def at_once(work: Callable[[], None]) -> Callable[[], None]:
 
 
 class SmallBroker:
-    """An engine with default snapshot settings on a disk with room for six segments; snapshots lie on a disk of their own."""
+    """An engine with default snapshot settings on a disk with room for six segments; snapshots lie on a disk
+    of their own.
+    """
 
     def __init__(self) -> None:
-        self.disks, self.clock = (MemoryDisk(capacity_bytes=6 * SEGMENT.segment_bytes), MemoryDisk()), FakeClock()
+        self.disks, self.clock = (
+            (MemoryDisk(capacity_bytes=6 * SEGMENT.segment_bytes), MemoryDisk()),
+            FakeClock(),
+        )
         settings = Settings(default_partitions=1)
-        broker, self.journal, housekeeping = recover(*self.disks, b"c" * 16, UUID(int=7), settings, SEGMENT, created=False, aside=at_once)
-        self.engine = Engine(broker, self.journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s)
+        broker, self.journal, housekeeping = recover(
+            *self.disks, b"c" * 16, UUID(int=7), settings, SEGMENT, created=False, aside=at_once
+        )
+        self.engine = Engine(
+            broker, self.journal, housekeeping, self.clock.wall_us, monotonic=self.clock.monotonic_s
+        )
         self.views: list[RowsView] = []
         self.sent = 0
         opening = OpenConsumer(destination="q", credit=Credit(rows=1 << 30, bytes=1 << 40), create=True)
@@ -46,8 +57,16 @@ class SmallBroker:
 
     def publish(self) -> None:
         values = [f"{self.sent}-{row}".encode().ljust(500) for row in range(ROWS)]
-        records = envelope.encode(pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE)))
-        header = PublishHeader(destination="q", producer_id="p", first_sequence=self.sent * ROWS, rows=ROWS, columns=envelope.VALUE)
+        records = envelope.encode(
+            pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE))
+        )
+        header = PublishHeader(
+            destination="q",
+            producer_id="p",
+            first_sequence=self.sent * ROWS,
+            rows=ROWS,
+            columns=envelope.VALUE,
+        )
         self.engine.answer(Publish(header, records, zlib.crc32(records), 4))
         self.sent += 1
 
@@ -62,7 +81,9 @@ class SmallBroker:
     def acknowledge(self, first: int, last: int) -> None:
         while self.views:
             self.engine.answer(ReleaseView(self.views.pop()))
-        self.engine.answer(Acknowledge(self.session, [(0, np.array([first], np.int64), np.array([last], np.int64))]))
+        self.engine.answer(
+            Acknowledge(self.session, [(0, np.array([first], np.int64), np.array([last], np.int64))])
+        )
 
     def seconds_pass(self, seconds: int) -> None:
         for _ in range(seconds):

@@ -46,20 +46,33 @@ class Stored:
         self.reader = RowReader(self.world.sink)  # type: ignore[arg-type]
 
     def view(self, lanes: dict[int, list[int]], **more: Any) -> RowsView:
-        selection = Selection.of((priority, BitMap64(lanes[priority])) for priority in sorted(lanes, reverse=True))
+        selection = Selection.of(
+            (priority, BitMap64(lanes[priority])) for priority in sorted(lanes, reverse=True)
+        )
         return RowsView("q", 0, b"i" * 16, selection, 100, self.partition.log.index(), **more)
 
 
-frames_of_rows = st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=9), min_size=1, max_size=6)
+frames_of_rows = st.lists(
+    st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=9),
+    min_size=1,
+    max_size=6,
+)
 
 
-@given(frames=frames_of_rows, data=st.data(), batch_rows_max=st.integers(0, 7), columns=st.sampled_from([0, envelope.VALUE]))
+@given(
+    frames=frames_of_rows,
+    data=st.data(),
+    batch_rows_max=st.integers(0, 7),
+    columns=st.sampled_from([0, envelope.VALUE]),
+)
 def test_any_rows_come_in_order_with_all_that_belongs_to_them(
     frames: list[list[tuple[bytes, int]]], data: st.DataObject, batch_rows_max: int, columns: int
 ) -> None:
     keys = data.draw(st.frozensets(st.integers(0, 5)))
     stored = Stored(*frames, keys=keys)
-    wanted = data.draw(st.lists(st.booleans(), min_size=len(stored.rows), max_size=len(stored.rows)).filter(any))
+    wanted = data.draw(
+        st.lists(st.booleans(), min_size=len(stored.rows), max_size=len(stored.rows)).filter(any)
+    )
     failed = [data.draw(st.integers(0, 2)) for _ in stored.rows]
     lanes: dict[int, list[int]] = {}
     for offset, (_, priority) in enumerate(stored.rows):
@@ -74,13 +87,21 @@ def test_any_rows_come_in_order_with_all_that_belongs_to_them(
     assert [(row.number - 100, row.offset) for row in rows] == [*enumerate(expected)][start:]
     for row in rows:
         assert (row.value, row.priority) == stored.rows[row.offset]
-        assert (row.delivery_count, row.producer, row.sequence) == (3 + failed[row.offset], WHO[0], row.offset)
+        assert (row.delivery_count, row.producer, row.sequence) == (
+            3 + failed[row.offset],
+            WHO[0],
+            row.offset,
+        )
     assert all(header.rows <= batch_rows_max for header, _ in batches) or not batch_rows_max
     for header, records in batches:
         keyed = header.columns & envelope.KEY
         assert not (columns and keyed)
         batch = envelope.decode(records, header.columns, header.rows)
-        offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(header.rows)
+        offsets = (
+            np.frombuffer(header.offsets, "<i8")
+            if header.offsets
+            else header.base_offset + np.arange(header.rows)
+        )
         for at, offset in enumerate(offsets.tolist() if keyed else []):
             frame = next(n for n, rows in enumerate(frames) if offset < sum(map(len, frames[: n + 1])))
             assert batch.column("key")[at].as_py() == (stored.rows[offset][0] if frame in keys else None)
@@ -112,13 +133,24 @@ def test_the_large_rows_of_many_frames_do_not_make_one_huge_batch() -> None:
 def test_columns_that_only_some_rows_have_do_not_make_a_batch_too_large() -> None:
     stored = Stored([(b"", 4)] * 100_000)
     schema = envelope.schema_of(envelope.ALL_COLUMNS & ~envelope.NOT_YET & ~envelope.PRIORITY)
-    wide = pa.RecordBatch.from_arrays([pa.array([b"v"] if f.name == "value" else [None], f.type) for f in schema], schema=schema)
+    wide = pa.RecordBatch.from_arrays(
+        [pa.array([b"v"] if f.name == "value" else [None], f.type) for f in schema], schema=schema
+    )
     records = envelope.encode(wide)
-    header = PublishHeader(destination="q", producer_id=WHO[0], first_sequence=100_000, rows=1, columns=envelope.columns_of(schema))
+    header = PublishHeader(
+        destination="q",
+        producer_id=WHO[0],
+        first_sequence=100_000,
+        rows=1,
+        columns=envelope.columns_of(schema),
+    )
     stored.world.handle(Publish(header, records, zlib.crc32(records), 4))
     batches = [*stored.reader.read(stored.view({4: [*range(100_001)]}))]
     assert max(records.size for _, records in batches) <= RECORDS_BYTES_MAX
-    assert [(header.rows, header.columns) for header, _ in batches] == [(100_000, envelope.VALUE), (1, envelope.columns_of(schema))]
+    assert [(header.rows, header.columns) for header, _ in batches] == [
+        (100_000, envelope.VALUE),
+        (1, envelope.columns_of(schema)),
+    ]
 
 
 def rot_last(stored: Stored, before: bytes, after: bytes) -> None:
@@ -137,7 +169,9 @@ def test_rotten_bytes_never_leave() -> None:
 
 
 def test_a_frame_that_rots_between_two_of_its_lanes_is_found() -> None:
-    """It was whole when its first lane left; its pages were dropped, and came back from the disk as something else."""
+    """It was whole when its first lane left; its pages were dropped, and came back from the disk as something
+    else.
+    """
     stored = Stored([(b"evil", 9), (b"evil", 4)])
     assert len([*stored.reader.read(stored.view({9: [0]}))]) == 1
     rot_last(stored, b"evil", b"rot!")
@@ -148,7 +182,9 @@ def test_a_frame_that_rots_between_two_of_its_lanes_is_found() -> None:
 def test_a_frame_that_rots_while_the_rows_before_it_are_taken_is_found() -> None:
     """How large its rows are was looked up before; they are too many for one batch with the others."""
     large = RECORDS_BYTES_MAX // 3
-    stored = Stored(*[[(letter * large, 9), *((b"", 0) for _ in range(200))] for letter in (b"a", b"b", b"c")])
+    stored = Stored(
+        *[[(letter * large, 9), *((b"", 0) for _ in range(200))] for letter in (b"a", b"b", b"c")]
+    )
     reading = stored.reader.read(stored.view({9: [0, 201, 402]}))
     assert next(reading)[0].rows == 2
     rot_last(stored, b"c" * large, b"x" * large)
@@ -164,7 +200,11 @@ def test_pieces_are_the_rows_of_each_frame(spans: list[int], data: st.DataObject
     index = stored.partition.log.index()
     for piece in pieces(index, 4, BitMap64(wanted)):
         inside = np.arange(piece.start, piece.start + piece.rows) if piece.indices is None else piece.indices
-        offsets = np.arange(piece.base_offset, piece.base_offset + piece.rows) if piece.offsets is None else piece.offsets
+        offsets = (
+            np.arange(piece.base_offset, piece.base_offset + piece.rows)
+            if piece.offsets is None
+            else piece.offsets
+        )
         assert (int(index.bases[piece.frame]) + inside == offsets).all()
         assert inside.max() < spans[piece.frame]
         found += offsets.tolist()
@@ -172,7 +212,9 @@ def test_pieces_are_the_rows_of_each_frame(spans: list[int], data: st.DataObject
 
 
 def test_a_scattered_view_is_spelled_out_in_parts() -> None:
-    """Whoever asks for millions of scattered rows and does not read them must not hold their offsets in the broker's memory."""
+    """Whoever asks for millions of scattered rows and does not read them must not hold their offsets in the
+    broker's memory.
+    """
     frames = np.zeros(1000, FRAME)
     frames["base"], frames["span"] = np.arange(1000, dtype=np.uint64) * 8192, 8192
     index = FrameIndex(frames["base"].copy(), frames, [""], {})
@@ -206,7 +248,9 @@ def header_of(view: RowsView, reader: RowReader) -> int:
 
 @pytest.mark.slow
 def test_headers_fit_where_each_row_failed_as_often_as_no_neighbour() -> None:
-    """Runs of one row each: without a bound their header alone fills a message, and the queue is blocked for good."""
+    """Runs of one row each: without a bound their header alone fills a message, and the queue is blocked for
+    good.
+    """
     stored = Stored([(b"v" * 24, 4)] * RECORDS_ROWS_MAX)
     rows = np.arange(RECORDS_ROWS_MAX, dtype=np.uint64)
     attempts = (*(BitMap64(rows[rows % 200 > level]) for level in range(0, 200, 40)), BitMap64(rows[::2]))
@@ -243,15 +287,21 @@ def test_columns_that_share_bytes_are_cut_to_what_a_message_holds(offsets: list[
     stored = shared(values)
     batches = [*stored.reader.read(stored.view({4: offsets}), columns)]
     assert max(records.size for _, records in batches) <= RECORDS_BYTES_MAX
-    assert all(envelope.decode(records, header.columns, header.rows) is not None for header, records in batches)
+    assert all(
+        envelope.decode(records, header.columns, header.rows) is not None for header, records in batches
+    )
     rows = rows_of(batches, 0)
     assert [row.offset for row in rows] == offsets
     assert [row.value for row in rows] == [values[offset - 1] if offset else b"" for offset in offsets]
-    assert [header.first_delivery for header, _ in batches] == [*np.cumsum([100, *(header.rows for header, _ in batches[:-1])])]
+    assert [header.first_delivery for header, _ in batches] == [
+        *np.cumsum([100, *(header.rows for header, _ in batches[:-1])])
+    ]
 
 
 def test_uncut_they_would_be_larger_than_any_message() -> None:
-    cutting = Change(RowReader._batches, "elif batch.nbytes > _ROW_BYTES_MAX and piece.rows > 1:", "elif False:")
+    cutting = Change(
+        RowReader._batches, "elif batch.nbytes > _ROW_BYTES_MAX and piece.rows > 1:", "elif False:"
+    )
     stored = shared([b"x" * (340 << 10)] * 12)
     with Bug("uncut", "columns that share bytes leave together", (cutting,), "none").planted():
         batches = [*stored.reader.read(stored.view({4: [*range(1, 13)]}))]
@@ -286,10 +336,17 @@ def test_what_came_since_the_start_leaves_as_it_is() -> None:
 def test_a_header_is_no_larger_than_there_is_room_for(names: int, rows: int, failed: bool) -> None:
     """Each row of another producer with a long name, or every other one with failed attempts."""
     frames = np.zeros(rows, FRAME)
-    frames["base"], frames["span"], frames["producer"], frames["size"] = np.arange(rows), 1, np.arange(rows), 64
+    frames["base"], frames["span"], frames["producer"], frames["size"] = (
+        np.arange(rows),
+        1,
+        np.arange(rows),
+        64,
+    )
     index = FrameIndex(frames["base"].copy(), frames, ["n" * names + str(at) for at in range(rows)], {})
     attempts = (BitMap64(range(0, rows, 2)),) if failed else ()
-    view = RowsView("q", 0, b"i" * 16, Selection.of([(4, BitMap64(range(rows)))]), 0, index, attempts=attempts)
+    view = RowsView(
+        "q", 0, b"i" * 16, Selection.of([(4, BitMap64(range(rows)))]), 0, index, attempts=attempts
+    )
     for group in _grouped(view, RECORDS_ROWS_MAX, 0):
         for fitting in _fitting(view, group):
             assert _header(view, fitting, envelope.VALUE, 0).ByteSize() <= HEADER_BYTES_MAX

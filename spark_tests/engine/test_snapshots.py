@@ -22,7 +22,11 @@ WHO = ("a" * 32, 0)
 
 def publish(world: DiskWorld, first: int, count: int = 4, size: int = 1) -> None:
     world.make_room()
-    world.handle(commands.publish("q", 0, WHO, first, [(b"%d" % at * size, at % 10) for at in range(first, first + count)]))
+    world.handle(
+        commands.publish(
+            "q", 0, WHO, first, [(b"%d" % at * size, at % 10) for at in range(first, first + count)]
+        )
+    )
     world.settle()
 
 
@@ -75,7 +79,9 @@ def test_the_older_snapshot_does_where_the_newest_is_damaged() -> None:
 
 
 def test_a_damaged_part_that_was_to_be_copied_is_written_anew_from_the_state() -> None:
-    """A pack that is mostly dead is copied. What of it is damaged must not end the broker, which has it in memory."""
+    """A pack that is mostly dead is copied. What of it is damaged must not end the broker, which has it in
+    memory.
+    """
     world = DiskWorld(Settings(default_partitions=1))
     for queue in ("q", "r"):
         world.make_room()

@@ -1,4 +1,6 @@
-"""A core on a real journal with snapshots and space keeping, on disks in memory that lose what was not synced."""
+"""A core on a real journal with snapshots and space keeping, on disks in memory that lose what was not
+synced.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class DiskWorld(ListWorld):
         self.broker.ledger.new_id = counted_ids(given)
 
     def keep_house(self) -> None:
-        """What the engine does between turns, with a snapshot when enough was written, until there is nothing more to do."""
+        """What the engine does between turns, with a snapshot when enough was written, until there is nothing
+        more to do.
+        """
         self.settle()
         self.housekeeping.step(self.broker, self.now_us)
         while self.housekeeping.busy:
@@ -92,7 +96,9 @@ class DiskWorld(ListWorld):
         self._open(created=True, given=given)
 
     def settle_until(self, steps: int) -> bool:
-        """Lets the power fail so many steps of the journal's disk from now; returns whether the turn was done before."""
+        """Lets the power fail so many steps of the journal's disk from now; returns whether the turn was done
+        before.
+        """
         self.journal_disk.hook = crash_at(self.journal_disk.steps + steps)
         try:
             self.settle()
@@ -102,8 +108,8 @@ class DiskWorld(ListWorld):
             self.journal_disk.hook = None
         return True
 
-    def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> list[ReadRow]:
+    def read(
+        self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0
+    ) -> list[ReadRow]:
         self.settle()
         return rows_of([*self._reader.read(view, columns, batch_rows_max, start_row)], view.partition)
-
-

@@ -24,7 +24,14 @@ SAYS = {
 
 def run(folder: pathlib.Path, *arguments: str) -> str:
     # From another folder, with nothing but the installed packages: as a user would.
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, text=True, capture_output=True, check=False, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        check=False,
+        env=dict(os.environ),
+    )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
     return done.stdout
 
@@ -56,7 +63,9 @@ def test_several_executors(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 def test_demo(tmp_path: pathlib.Path) -> None:
-    """With made-up flights, since tests need no network: everything else is as `make demo` has it, the SIGKILL included."""
+    """With made-up flights, since tests need no network: everything else is as `make demo` has it, the
+    SIGKILL included.
+    """
     rows, random = 40_000, np.random.default_rng(7)
     lines = ["carrier,flight,origin,dest,dep_delay,arr_delay,distance,air_time"]
     for number, late in enumerate(random.integers(-60, 200, rows)):
@@ -64,7 +73,16 @@ def test_demo(tmp_path: pathlib.Path) -> None:
         lines.append(f"{'AB'[number % 2]}A,{number % 900},JFK,LAX,{delay},{delay},2475,330")
     flights = tmp_path / "flights.csv"
     flights.write_text("\n".join(lines) + "\n")
-    arguments = ["-m", "examples.flights.demo", "--flights", str(flights), "--dir", str(tmp_path / "demo"), "--rows-per-batch", "5000"]
+    arguments = [
+        "-m",
+        "examples.flights.demo",
+        "--flights",
+        str(flights),
+        "--dir",
+        str(tmp_path / "demo"),
+        "--rows-per-batch",
+        "5000",
+    ]
     said = run(PROJECT, *arguments)
     assert "exactly once" in said
     assert "NOT exactly once" not in said

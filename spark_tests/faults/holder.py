@@ -1,6 +1,8 @@
-"""A client program that takes hold of something, waits for a word, and goes on: `python -m spark_tests.faults.holder KIND ADDRESS QUEUE`.
+"""A client program that takes hold of something, waits for a word, and goes on: `python -m
+spark_tests.faults.holder KIND ADDRESS QUEUE`.
 
-Says `holding` when it has it. At the next line of stdin it goes on, and says how that ended: the name of an error, or `done`.
+Says `holding` when it has it. At the next line of stdin it goes on, and says how that ended: the name of an
+error, or `done`.
 """
 
 from __future__ import annotations
@@ -71,8 +73,14 @@ def reader(address: str, queue: str) -> Iterator[None]:
     with Connection(address) as connection:
         run = Run(connection)
         who = subscribe_pb2.ConsumerRef(destination=queue, consumer="holder", run=run.number())
-        plan = connection.call("Plan", subscribe_pb2.PlanRequest(who=who, start=Positions(), max_rows=5, max_bytes=1 << 20))
-        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        plan = connection.call(
+            "Plan", subscribe_pb2.PlanRequest(who=who, start=Positions(), max_rows=5, max_bytes=1 << 20)
+        )
+        who.cluster_id, who.destination_id, who.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
         request = subscribe_pb2.OpenRangeRequest(who=who, start=Positions(), end=plan.end)
         connection.call("OpenRange", request)
         yield
@@ -83,7 +91,9 @@ def reader(address: str, queue: str) -> Iterator[None]:
 
 def _commit(connection: Connection, queue: str, token: bytes, rows: int) -> Any:
     tokens = [produce_pb2.StagedToken(token=token, rows=rows)]
-    request = produce_pb2.CommitStagedRequest(tokens=tokens, target=queue, rows=rows, owner=TARGET, version=0, run_id="held")
+    request = produce_pb2.CommitStagedRequest(
+        tokens=tokens, target=queue, rows=rows, owner=TARGET, version=0, run_id="held"
+    )
     return connection.call("CommitStaged", request, retry_timeout=_PATIENCE_S)
 
 

@@ -1,4 +1,5 @@
-"""A TCP proxy on loopback that misbehaves: cuts, delays, throttles, goes silent in one direction or both, and swallows answers.
+"""A TCP proxy on loopback that misbehaves: cuts, delays, throttles, goes silent in one direction or both, and
+swallows answers.
 
     with Proxy(broker.address) as proxy:
         Producer(proxy.address, ...)
@@ -53,7 +54,8 @@ class Proxy:
         self._bytes_left: dict[str, int] = {}
         self._closed = False
 
-    # -- faults ----------------------------------------------------------------------------------------------------------
+    # -- faults
+    # --------------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         """Resets all connections."""
@@ -63,7 +65,9 @@ class Proxy:
             link.reset()
 
     def cut_after(self, size_bytes: int, direction: str) -> None:
-        """Resets all connections when so many bytes more have passed in one direction, wherever that is in a frame."""
+        """Resets all connections when so many bytes more have passed in one direction, wherever that is in a
+        frame.
+        """
         with self._changed:
             self._bytes_left[direction] = size_bytes
 
@@ -79,7 +83,9 @@ class Proxy:
                 link.silent = frozenset(directions)
 
     def swallow(self) -> None:
-        """Answers are taken from the broker and thrown away. What the connections say afterwards makes no sense: `cut` them."""
+        """Answers are taken from the broker and thrown away. What the connections say afterwards makes no
+        sense: `cut` them.
+        """
         with self._changed:
             self._swallowing = True
 
@@ -104,13 +110,16 @@ class Proxy:
         with self._changed:
             return len(self._links)
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- life
+    # --------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with self._changed:
             self._closed = True
         self.heal()
@@ -145,7 +154,8 @@ class Proxy:
         if is_late:
             link.reset()
 
-    # -- for links -------------------------------------------------------------------------------------------------------
+    # -- for links
+    # -------------------------------------------------------------------------------------------------------
 
     def passes(self, link: _Link, direction: str, chunk: bytes) -> bytes:
         """Returns what of `chunk` is to be sent on, once it may; ends `link` where that is due."""
@@ -158,7 +168,11 @@ class Proxy:
             pause_s = self._delay_s + (len(chunk) / self._bytes_per_s if self._bytes_per_s else 0.0)
             if passed and pause_s:
                 until = time.monotonic() + pause_s
-                while not link.ended and self._delay_s + self._bytes_per_s and (rest := until - time.monotonic()) > 0:
+                while (
+                    not link.ended
+                    and self._delay_s + self._bytes_per_s
+                    and (rest := until - time.monotonic()) > 0
+                ):
                     self._changed.wait(rest)
         return passed
 
@@ -173,7 +187,9 @@ class Proxy:
         return chunk[: max(0, left)]
 
     def ends(self, link: _Link, direction: str) -> None:
-        """Returns when the other side may hear that one has gone: where nothing passes, that does not either."""
+        """Returns when the other side may hear that one has gone: where nothing passes, that does not
+        either.
+        """
         with self._changed:
             self._changed.wait_for(lambda: link.ended or direction not in self._silent | link.silent)
 
@@ -203,8 +219,13 @@ class _Link:
         self.torn: set[str] = set()
 
     def start(self) -> None:
-        for source, sink, direction in ((self._client, self._broker, REQUESTS), (self._broker, self._client, ANSWERS)):
-            threading.Thread(target=self._pump, args=(source, sink, direction), name=f"proxy-{direction}", daemon=True).start()
+        for source, sink, direction in (
+            (self._client, self._broker, REQUESTS),
+            (self._broker, self._client, ANSWERS),
+        ):
+            threading.Thread(
+                target=self._pump, args=(source, sink, direction), name=f"proxy-{direction}", daemon=True
+            ).start()
 
     def reset(self) -> None:
         """Ends both sides, without a good-bye."""

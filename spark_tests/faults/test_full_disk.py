@@ -1,4 +1,6 @@
-"""A real disk that is full: publishes are refused with a word, consuming and acknowledging go on, and everything heals by itself."""
+"""A real disk that is full: publishes are refused with a word, consuming and acknowledging go on, and
+everything heals by itself.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,30 @@ from spark_tests.oracle.marked import ids_of, rows_of, values_of
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 
-_REFUSAL = r"refused for .* is not stored: the disk has \d+ bytes free, a journal segment takes \d+ .*: consume and acknowledge"
+_REFUSAL = (
+    r"refused for .* is not stored: the disk has \d+ bytes free, a journal segment takes \d+ .*: "
+    r"consume and acknowledge"
+)
 ROUNDS = int(os.environ.get("MQ_FAULT_ROUNDS", "0")) // 10
 #: Does not fit into what is left of a segment that had no room for a batch of rows.
 _LARGE_BYTES = 1 << 20
 #: Small enough to stay one batch on the wire, with one outcome.
 _BATCH_ROWS = 1000
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.skipif(bool(why_no_volume()), reason=why_no_volume())]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_no_volume()), reason=why_no_volume()),
+]
 
 
 @pytest.mark.timeout(180)
 def test_a_full_disk_refuses_publishes_and_heals_by_consuming(tmp_path: pathlib.Path) -> None:
     """With the snapshot settings that everybody has."""
-    with Volume(tmp_path, 192 << 20) as volume, LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:
+    with (
+        Volume(tmp_path, 192 << 20) as volume,
+        LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker,
+    ):
         world = World(broker.address, seeded("full"))
         stored = _fill(world)
         _staged_rows_are_refused(world)
@@ -50,7 +62,9 @@ def test_a_full_disk_refuses_publishes_and_heals_by_consuming(tmp_path: pathlib.
         _consume(world, rows=stored // 4)
         assert world.stats(SHARED).depth_rows == stored - stored // 4
         drain(world, SHARED)
-        wait_until(lambda: waiting.progress > 20 * _BATCH_ROWS, PATIENCE_S, "the sender that waited does not heal")
+        wait_until(
+            lambda: waiting.progress > 20 * _BATCH_ROWS, PATIENCE_S, "the sender that waited does not heal"
+        )
         world.stopping.set()
         waiting.join(PATIENCE_S)
         drain(world, ALONE)
@@ -63,18 +77,29 @@ def test_a_full_disk_refuses_publishes_and_heals_by_consuming(tmp_path: pathlib.
 
 @pytest.mark.timeout(300)
 def test_a_full_disk_is_emptied_by_single_rows_staged_sets_and_starts(tmp_path: pathlib.Path) -> None:
-    """Every acknowledgement is a turn of its own, and processes come and go: none of it may use up what is left."""
+    """Every acknowledgement is a turn of its own, and processes come and go: none of it may use up what is
+    left.
+    """
     with Volume(tmp_path, 128 << 20) as volume:
-        staged = produce_pb2.StagedSet(token=secrets.token_bytes(TOKEN_BYTES), epoch=1, query_id="full", run_id="run")
+        staged = produce_pb2.StagedSet(
+            token=secrets.token_bytes(TOKEN_BYTES), epoch=1, query_id="full", run_id="run"
+        )
         with LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:
             world = World(broker.address, seeded("full/single"))
             with Producer(world.address, queue=SHARED, staged=staged) as producer:
-                producer.send_batch(pa.record_batch({"value": [bytes(1000)] * _BATCH_ROWS})).result(PATIENCE_S)
+                producer.send_batch(pa.record_batch({"value": [bytes(1000)] * _BATCH_ROWS})).result(
+                    PATIENCE_S
+                )
             stored = left = _fill(world)
         for life in range(8):
-            with LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker, Connection(broker.address) as connection:
+            with (
+                LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker,
+                Connection(broker.address) as connection,
+            ):
                 if life == 4:
-                    discarded = connection.call("DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[staged.token]))
+                    discarded = connection.call(
+                        "DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[staged.token])
+                    )
                     assert discarded.rows == _BATCH_ROWS
                 connection.call("TakeEpoch", produce_pb2.TakeEpochRequest())
                 left -= _take_single(broker.address, 200)
@@ -128,20 +153,25 @@ def test_a_disk_that_others_have_filled_stops_nobody_for_good(tmp_path: pathlib.
 def _fill(world: World) -> int:
     """Sends until the broker refuses and goes on to refuse; returns how many rows it took."""
     rows, more = 0, _fill_once(world, 0)
-    while more > rows:  # the first snapshot tells how much room snapshots need, which may be less than was thought
+    while (
+        more > rows
+    ):  # the first snapshot tells how much room snapshots need, which may be less than was thought
         rows, more = more, _fill_once(world, more)
     return rows
 
 
 def _fill_once(world: World, rows: int) -> int:
     """Goes on behind so many rows."""
-    # A busy machine takes its time for a new segment; too short a patience might also end in the very moment of an attempt.
+    # A busy machine takes its time for a new segment; too short a patience might also end in the very moment
+    # of an attempt.
     with Producer(world.address, queue=SHARED, send_timeout=3.5) as producer:
         while True:
             ids = ids_of(1, range(rows, rows + _BATCH_ROWS))
             world.history.attempted(ids)
             priorities = np.full(_BATCH_ROWS, 4)
-            batch = pa.record_batch({"value": values_of(ids, priorities), "partition": np.zeros(_BATCH_ROWS, np.int64)})
+            batch = pa.record_batch(
+                {"value": values_of(ids, priorities), "partition": np.zeros(_BATCH_ROWS, np.int64)}
+            )
             receipt = producer.send_batch(batch)
             try:
                 [(partition, base, _, _)] = receipt.result(PATIENCE_S).ranges
@@ -157,7 +187,9 @@ def _fill_once(world: World, rows: int) -> int:
 
 
 def _staged_rows_are_refused(world: World) -> None:
-    staged = produce_pb2.StagedSet(token=secrets.token_bytes(TOKEN_BYTES), epoch=1, query_id="full", run_id="run")
+    staged = produce_pb2.StagedSet(
+        token=secrets.token_bytes(TOKEN_BYTES), epoch=1, query_id="full", run_id="run"
+    )
     producer = Producer(world.address, queue=SHARED, send_timeout=1.7, staged=staged)
     receipt = producer.send_batch(pa.record_batch({"value": [bytes(_LARGE_BYTES)]}))
     with pytest.raises(StoreFull, match=_REFUSAL):
@@ -166,7 +198,10 @@ def _staged_rows_are_refused(world: World) -> None:
 
 
 def _single_messages_are_refused(world: World) -> None:
-    with Producer(world.address, queue=SHARED, send_timeout=1.7) as producer, pytest.raises(StoreFull, match=_REFUSAL):
+    with (
+        Producer(world.address, queue=SHARED, send_timeout=1.7) as producer,
+        pytest.raises(StoreFull, match=_REFUSAL),
+    ):
         producer.send(bytes(_LARGE_BYTES)).result(PATIENCE_S)
 
 
@@ -201,7 +236,9 @@ def _wait_until_refused(world: World) -> None:
     """Others send as well, so sooner or later there is no segment left."""
 
     def refused() -> bool:
-        with Producer(world.address, queue="full.probe", send_timeout=0.5, connect_timeout=PATIENCE_S) as producer:
+        with Producer(
+            world.address, queue="full.probe", send_timeout=0.5, connect_timeout=PATIENCE_S
+        ) as producer:
             try:
                 producer.send(b"x" * 1000).result(PATIENCE_S)
             except StoreFull:

@@ -1,4 +1,6 @@
-"""The broker has done what it was asked to, and exactly that answer gets lost: asked again, everything is as if it had come."""
+"""The broker has done what it was asked to, and exactly that answer gets lost: asked again, everything is as
+if it had come.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,18 @@ class Scene:
     queue: str
 
     def stats(self) -> admin_pb2.DestinationStats:
-        stats: admin_pb2.DestinationStats = self.direct.call("Stats", admin_pb2.StatsRequest(destination=self.queue)).destination
+        stats: admin_pb2.DestinationStats = self.direct.call(
+            "Stats", admin_pb2.StatsRequest(destination=self.queue)
+        ).destination
         return stats
 
     def turns(self) -> int:
         return int(self.direct.call("Stats", admin_pb2.StatsRequest()).broker.turns)
 
     def lose_answer(self, ask: Callable[[], Any], is_done: Callable[[], Any]) -> Any:
-        """Asks while answers are thrown away, until the broker has done it; then resets the connection. Returns what `ask` brings."""
+        """Asks while answers are thrown away, until the broker has done it; then resets the connection.
+        Returns what `ask` brings.
+        """
         outcome: list[Any] = []
 
         def run() -> None:
@@ -57,7 +63,9 @@ class Scene:
         swallowed = self.proxy.swallowed
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: is_done() and self.proxy.swallowed > swallowed, _PATIENCE_S, "the broker does not do it")
+        wait_until(
+            lambda: is_done() and self.proxy.swallowed > swallowed, _PATIENCE_S, "the broker does not do it"
+        )
         assert not outcome, f"an answer came through: {outcome}"
         self.proxy.heal()
         thread.join(_PATIENCE_S)
@@ -87,7 +95,10 @@ def test_batches(scene: Scene) -> None:
         batch = pa.record_batch({"value": [b"1", b"2"]})
         first, second = producer.send_batch(batch), producer.send_batch(batch)
         scene.lose_answer(lambda: second.result(_PATIENCE_S), lambda: scene.stats().depth_rows == 5)
-        assert [(base, rows, duplicates) for _, base, rows, duplicates in first.result(0).ranges + second.result(0).ranges] == [
+        assert [
+            (base, rows, duplicates)
+            for _, base, rows, duplicates in first.result(0).ranges + second.result(0).ranges
+        ] == [
             (1, 2, 2),
             (3, 2, 2),
         ]
@@ -97,7 +108,9 @@ def test_batches(scene: Scene) -> None:
 def test_a_single_message(scene: Scene) -> None:
     with Producer(scene.proxy.address, queue=scene.queue) as producer:
         producer.send(b"0").result(_PATIENCE_S)
-        receipt = scene.lose_answer(lambda: producer.send(b"1").result(_PATIENCE_S), lambda: scene.stats().depth_rows == 2)
+        receipt = scene.lose_answer(
+            lambda: producer.send(b"1").result(_PATIENCE_S), lambda: scene.stats().depth_rows == 2
+        )
         assert receipt.offset == 1
     assert scene.stats().depth_rows == 2
 
@@ -111,7 +124,11 @@ def test_a_commit(scene: Scene, owner: str) -> None:
         with Producer(queue=scene.queue, staged=staged, connection=connection) as producer:
             producer.send_batch(pa.record_batch({"value": [b"1", b"2"]}))
         request = produce_pb2.CommitStagedRequest(
-            tokens=[produce_pb2.StagedToken(token=token, rows=2)], target=scene.queue, rows=2, owner=owner, run_id="run"
+            tokens=[produce_pb2.StagedToken(token=token, rows=2)],
+            target=scene.queue,
+            rows=2,
+            owner=owner,
+            run_id="run",
         )
         retry_timeout = _PATIENCE_S if owner else None
 
@@ -157,18 +174,30 @@ def test_plans_ranges_and_their_acknowledgement(scene: Scene) -> None:
         def lose(method: str, request: Any) -> Any:
             connection.hello()  # whose answer is not the one to get lost
             before = scene.turns()
-            return scene.lose_answer(lambda: connection.call(method, request, retry_timeout=_PATIENCE_S), lambda: scene.turns() > before)
+            return scene.lose_answer(
+                lambda: connection.call(method, request, retry_timeout=_PATIENCE_S),
+                lambda: scene.turns() > before,
+            )
 
         request = subscribe_pb2.PlanRequest(who=who, start=Positions(), max_rows=2, max_bytes=1 << 20)
         plan = lose("Plan", request)
-        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        who.cluster_id, who.destination_id, who.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
         rows, done = 0, Positions()
         while scene.stats().depth_rows:
-            opened = connection.call("OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=done, end=plan.end))
+            opened = connection.call(
+                "OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=done, end=plan.end)
+            )
             rows += sum(part.rows for part in opened.parts)
             done = plan.end
             lose("AcknowledgeRange", subscribe_pb2.AcknowledgeRangeRequest(who=who, end=done))
-            # A run whose connection breaks gives back what it has not opened: those numbers read as nothing, and the rows come again.
-            plan = connection.call("Plan", subscribe_pb2.PlanRequest(who=who, start=done, max_rows=2, max_bytes=1 << 20))
+            # A run whose connection breaks gives back what it has not opened: those numbers read as nothing,
+            # and the rows come again.
+            plan = connection.call(
+                "Plan", subscribe_pb2.PlanRequest(who=who, start=done, max_rows=2, max_bytes=1 << 20)
+            )
         assert rows == 3
         run.close()

@@ -1,7 +1,8 @@
-"""A network that misbehaves, between all kinds of clients and a real broker: a proxy cuts, delays, goes silent, and swallows answers.
-So does a broker whose process stops for a while.
+"""A network that misbehaves, between all kinds of clients and a real broker: a proxy cuts, delays, goes
+silent, and swallows answers. So does a broker whose process stops for a while.
 
-MQ_NETWORK_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of processes.
+MQ_NETWORK_ROUNDS says how often (6); the printed seed repeats the choices, though not the schedule of
+processes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.seeds import seeded, session_seed
 
 ROUNDS: Final = int(os.environ.get("MQ_NETWORK_ROUNDS", "6"))
-#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
+#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an
+#: empty one.
 _EPISODE_ROUNDS: Final = 20
 #: Silence is noticed after as many seconds instead of 40, so that there can be many.
-_QUICK_KEEPALIVE: Final = {"grpc.keepalive_time_ms": 2000, "grpc.keepalive_timeout_ms": 1000, "grpc.http2.ping_timeout_ms": 1000}
+_QUICK_KEEPALIVE: Final = {
+    "grpc.keepalive_time_ms": 2000,
+    "grpc.keepalive_timeout_ms": 1000,
+    "grpc.http2.ping_timeout_ms": 1000,
+}
 _QUICK_BROKER: Final = {"keepalive_ms": 2000, "keepalive_timeout_ms": 1000}
 _SILENCE_S: Final = 4.0
 
@@ -37,20 +43,29 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 @pytest.fixture
 def quick_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of this process look sooner whether the other side still lives."""
-    options: list[tuple[str, Any]] = [(name, _QUICK_KEEPALIVE.get(name, value)) for name, value in link._CHANNEL_OPTIONS]
+    options: list[tuple[str, Any]] = [
+        (name, _QUICK_KEEPALIVE.get(name, value)) for name, value in link._CHANNEL_OPTIONS
+    ]
     monkeypatch.setattr(link, "_CHANNEL_OPTIONS", tuple(options))
 
 
 @pytest.mark.timeout(180 + 15 * _EPISODE_ROUNDS)
 @pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
 @pytest.mark.usefixtures("quick_keepalive")
-def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: int, tmp_path: pathlib.Path) -> None:
+def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(
+    episode: int, tmp_path: pathlib.Path
+) -> None:
     rng = seeded(f"network/{episode}")
     rounds = min(_EPISODE_ROUNDS, ROUNDS - episode * _EPISODE_ROUNDS)
     settings = {**eventful_settings(rng), "run_grace_s": 5, **_QUICK_BROKER}
     title = f"MQ_SEED={session_seed()}, episode {episode}, {rounds} faults, {shown(settings)}"
-    # Two ways to one broker: what goes wrong on the one sends clients to the other, with all that they left unanswered.
-    with LocalBroker(tmp_path / "broker", **settings) as broker, Proxy(broker.address) as first, Proxy(broker.address) as second:
+    # Two ways to one broker: what goes wrong on the one sends clients to the other, with all that they left
+    # unanswered.
+    with (
+        LocalBroker(tmp_path / "broker", **settings) as broker,
+        Proxy(broker.address) as first,
+        Proxy(broker.address) as second,
+    ):
         world = World(f"{first.address},{second.address.removeprefix('mq://')}", rng, sessions_overlap=True)
         load = Load(world)
         faults = _faults((first, second), broker, rng)
@@ -71,8 +86,12 @@ def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(episode: in
         sys.stdout.write(f"{title}\n{judge(world, broker, title)}\n")
 
 
-def _faults(proxies: tuple[Proxy, Proxy], broker: LocalBroker, rng: random.Random) -> list[Callable[[], None]]:
-    """Returns what may happen, on one way or on both; each has happened when it returns, and is over with the next `heal`."""
+def _faults(
+    proxies: tuple[Proxy, Proxy], broker: LocalBroker, rng: random.Random
+) -> list[Callable[[], None]]:
+    """Returns what may happen, on one way or on both; each has happened when it returns, and is over with the
+    next `heal`.
+    """
 
     def some() -> tuple[Proxy, ...]:
         return rng.choice([proxies[:1], proxies[1:], proxies])

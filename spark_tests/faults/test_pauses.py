@@ -80,13 +80,17 @@ def direct(broker: LocalBroker) -> Iterator[Connection]:
 
 
 def _stats(direct: Connection, queue: str) -> admin_pb2.DestinationStats:
-    stats: admin_pb2.DestinationStats = direct.call("Stats", admin_pb2.StatsRequest(destination=queue)).destination
+    stats: admin_pb2.DestinationStats = direct.call(
+        "Stats", admin_pb2.StatsRequest(destination=queue)
+    ).destination
     return stats
 
 
 def _fill(broker: LocalBroker, queue: str, rows: int) -> None:
     with Producer(broker.address, queue=queue) as producer:
-        producer.send_batch(pa.record_batch({"value": [b"%d" % row for row in range(rows)]})).result(_PATIENCE_S)
+        producer.send_batch(pa.record_batch({"value": [b"%d" % row for row in range(rows)]})).result(
+            _PATIENCE_S
+        )
 
 
 def _drain(broker: LocalBroker, queue: str) -> list[bytes]:
@@ -107,14 +111,18 @@ def test_a_consumer_that_was_given_up_cannot_acknowledge(broker: LocalBroker, di
     _fill(broker, queue, 10)
     with contextlib.closing(Held(broker, "consumer", queue)) as held:
         with held.stopped():
-            wait_until(lambda: _stats(direct, queue).ready_rows == 10, _PATIENCE_S, "the broker does not notice")
+            wait_until(
+                lambda: _stats(direct, queue).ready_rows == 10, _PATIENCE_S, "the broker does not notice"
+            )
             assert sorted(_drain(broker, queue)) == [b"%d" % row for row in range(10)]
         assert held.goes_on() == "SessionClosed"
     assert _stats(direct, queue).depth_rows == 0
     assert _drain(broker, queue) == []
 
 
-def test_a_consumer_that_stops_for_a_moment_keeps_what_it_holds(broker: LocalBroker, direct: Connection) -> None:
+def test_a_consumer_that_stops_for_a_moment_keeps_what_it_holds(
+    broker: LocalBroker, direct: Connection
+) -> None:
     queue = "pauses.moment"
     _fill(broker, queue, 10)
     with contextlib.closing(Held(broker, "consumer", queue)) as held:
@@ -136,36 +144,54 @@ def test_a_producer_whose_name_lives_on_elsewhere_cannot_send(broker: LocalBroke
 
 
 @pytest.mark.parametrize(("kind", "error"), [("writer", "EpochFenced"), ("driver", "StagedSetUnknown")])
-def test_a_writer_whose_batch_was_taken_over_changes_nothing(broker: LocalBroker, direct: Connection, kind: str, error: str) -> None:
+def test_a_writer_whose_batch_was_taken_over_changes_nothing(
+    broker: LocalBroker, direct: Connection, kind: str, error: str
+) -> None:
     queue = f"pauses.{kind}"
     with contextlib.closing(Held(broker, kind, queue)) as held:
         with held.stopped():
             epoch = direct.call("TakeEpoch", produce_pb2.TakeEpochRequest()).epoch
-            staged = produce_pb2.StagedSet(token=kind.encode().ljust(16), epoch=epoch, query_id=QUERY, batch_id=0, run_id="new")
+            staged = produce_pb2.StagedSet(
+                token=kind.encode().ljust(16), epoch=epoch, query_id=QUERY, batch_id=0, run_id="new"
+            )
             with Producer(queue=queue, staged=staged, connection=direct) as producer:
                 producer.send_batch(pa.record_batch({"value": [b"new"]})).result(_PATIENCE_S)
         assert held.goes_on() == error
     tokens = [produce_pb2.StagedToken(token=staged.token, rows=1)]
-    request = produce_pb2.CommitStagedRequest(tokens=tokens, target=queue, rows=1, owner=TARGET, version=0, run_id="new")
+    request = produce_pb2.CommitStagedRequest(
+        tokens=tokens, target=queue, rows=1, owner=TARGET, version=0, run_id="new"
+    )
     direct.call("CommitStaged", request)
     assert _drain(broker, queue) == [b"new"]
 
 
-def test_a_reader_that_was_replaced_can_neither_read_nor_acknowledge(broker: LocalBroker, direct: Connection) -> None:
+def test_a_reader_that_was_replaced_can_neither_read_nor_acknowledge(
+    broker: LocalBroker, direct: Connection
+) -> None:
     queue = "pauses.reader"
     _fill(broker, queue, 5)
     with contextlib.closing(Held(broker, "reader", queue)) as held:
         with held.stopped():
             run = Run(direct)
             who = subscribe_pb2.ConsumerRef(destination=queue, consumer="holder", run=run.number())
-            plan = direct.call("Plan", subscribe_pb2.PlanRequest(who=who, start=Positions(), max_rows=5, max_bytes=1 << 20))
-            who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+            plan = direct.call(
+                "Plan", subscribe_pb2.PlanRequest(who=who, start=Positions(), max_rows=5, max_bytes=1 << 20)
+            )
+            who.cluster_id, who.destination_id, who.incarnation = (
+                plan.cluster_id,
+                plan.destination_id,
+                plan.incarnation,
+            )
             wait_until(lambda: not _plan_is_empty(direct, who, plan), _PATIENCE_S)
         assert held.goes_on() in ("RunFenced", "IncarnationSuperseded")
         assert _stats(direct, queue).depth_rows == 5
         run.close()
 
 
-def _plan_is_empty(direct: Connection, who: subscribe_pb2.ConsumerRef, plan: subscribe_pb2.PlanResponse) -> bool:
-    opened = direct.call("OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=Positions(), end=plan.end))
+def _plan_is_empty(
+    direct: Connection, who: subscribe_pb2.ConsumerRef, plan: subscribe_pb2.PlanResponse
+) -> bool:
+    opened = direct.call(
+        "OpenRange", subscribe_pb2.OpenRangeRequest(who=who, start=Positions(), end=plan.end)
+    )
     return not any(part.rows for part in opened.parts)

@@ -1,6 +1,8 @@
-"""Real power cuts under load: the data directory lies on an ext4 file system of its own that loses all that was not synced.
+"""Real power cuts under load: the data directory lies on an ext4 file system of its own that loses all that
+was not synced.
 
-MQ_POWER_ROUNDS says how often (2); the printed seed repeats the choices, though not the schedule of processes.
+MQ_POWER_ROUNDS says how often (2); the printed seed repeats the choices, though not the schedule of
+processes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from mq_broker import LocalBroker
 from mq_broker.process import EXIT_STORAGE_FAILED
 from spark_tests.crash.actor import World
 from spark_tests.crash.crew import SHARED
-from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown, start_and_break_off
+from spark_tests.crash.load import (
+    STRETCHES,
+    Load,
+    eventful_settings,
+    judge,
+    linger,
+    shown,
+    start_and_break_off,
+)
 from spark_tests.crash.receivers import drain
 from spark_tests.crash.senders import SingleSender
 from spark_tests.faults.tracer import Injection, Tracer, why_no_tracer
@@ -27,12 +37,17 @@ from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 
 ROUNDS: Final = int(os.environ.get("MQ_POWER_ROUNDS", "2"))
-#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
+#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an
+#: empty one.
 _EPISODE_ROUNDS: Final = 10
 #: How long a broker may go on that cannot write any more.
 _ENDS_WITHIN_S: Final = 20.0
 
-pytestmark = [pytest.mark.power, pytest.mark.slow, pytest.mark.skipif(bool(why_no_volume()), reason=why_no_volume())]
+pytestmark = [
+    pytest.mark.power,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_no_volume()), reason=why_no_volume()),
+]
 
 
 @pytest.mark.timeout(120 + 15 * _EPISODE_ROUNDS)
@@ -65,7 +80,9 @@ def test_a_power_cut_loses_nothing_and_doubles_nothing(episode: int, tmp_path: p
 
 
 def _cut_power(volume: Volume, broker: LocalBroker, rng: random.Random) -> None:
-    """Cuts the power. As often as not the broker notices before it is gone itself, and ends; or what it read is not there any more."""
+    """Cuts the power. As often as not the broker notices before it is gone itself, and ends; or what it read
+    is not there any more.
+    """
     volume.cut_power()
     if rng.random() < 0.5:
         wait_until(lambda: not broker.running, _ENDS_WITHIN_S, "the broker goes on without a disk")
@@ -77,7 +94,9 @@ def _cut_power(volume: Volume, broker: LocalBroker, rng: random.Random) -> None:
 
 @pytest.mark.skipif(bool(why_no_tracer()), reason=why_no_tracer())
 def test_a_sync_that_is_a_lie_rings_the_alarm(tmp_path: pathlib.Path) -> None:
-    """Receipts without a sync are found out by the same cut and the same oracle that find nothing above: the rig can lose data."""
+    """Receipts without a sync are found out by the same cut and the same oracle that find nothing above: the
+    rig can lose data.
+    """
     with Volume(tmp_path) as volume, LocalBroker(volume.path / "broker", segment_bytes=32 << 20) as broker:
         world = World(broker.address, seeded("lie"))
         honest, deceived = SingleSender(world, SHARED, 1), SingleSender(world, SHARED, 2)

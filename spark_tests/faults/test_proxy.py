@@ -1,4 +1,6 @@
-"""The proxy passes bytes in order or not at all: behind one that is missing nothing comes, also just before the connection is reset."""
+"""The proxy passes bytes in order or not at all: behind one that is missing nothing comes, also just before
+the connection is reset.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ def ends() -> Iterator[tuple[Proxy, socket.socket, socket.socket]]:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         proxy = stack.enter_context(Proxy(f"mq://127.0.0.1:{listener.getsockname()[1]}"))
-        client = stack.enter_context(socket.create_connection(("127.0.0.1", int(proxy.address.rpartition(":")[2])), timeout=10))
+        client = stack.enter_context(
+            socket.create_connection(("127.0.0.1", int(proxy.address.rpartition(":")[2])), timeout=10)
+        )
         broker = stack.enter_context(listener.accept()[0])
         yield proxy, client, broker
 
 
 @pytest.mark.parametrize(("fault", "arrives"), [("swallow", b""), ("cut_after", b"s")])
 def test_nothing_follows_what_was_swallowed(
-    ends: tuple[Proxy, socket.socket, socket.socket], fault: str, arrives: bytes, monkeypatch: pytest.MonkeyPatch
+    ends: tuple[Proxy, socket.socket, socket.socket],
+    fault: str,
+    arrives: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy, client, broker = ends
     broker.sendall(b"first")

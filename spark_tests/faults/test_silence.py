@@ -1,7 +1,7 @@
 """Connections that say nothing any more, and slow ones: how soon a client notices, and that it goes on.
 
-With the settings that everybody has, silence is noticed after 30 s without a word and 10 s more; the long version measures that
-(MQ_NETWORK_ROUNDS above 6), the short one looks at tenths of it.
+With the settings that everybody has, silence is noticed after 30 s without a word and 10 s more; the long
+version measures that (MQ_NETWORK_ROUNDS above 6), the short one looks at tenths of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _NOTICED_WITHIN_S: Final = 40 / _SHARE + 5
 
 @pytest.fixture(scope="module")
 def broker(module_path: pathlib.Path) -> Iterator[LocalBroker]:
-    with LocalBroker(module_path / "broker", keepalive_ms=20_000 // _SHARE, keepalive_timeout_ms=1000) as started:
+    with LocalBroker(
+        module_path / "broker", keepalive_ms=20_000 // _SHARE, keepalive_timeout_ms=1000
+    ) as started:
         yield started
 
 
@@ -51,7 +53,9 @@ def share_of_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("share_of_keepalive")
 @pytest.mark.parametrize("directions", [(ANSWERS,), (REQUESTS, ANSWERS)])
-def test_clients_notice_silence_and_go_on(broker: LocalBroker, directions: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+def test_clients_notice_silence_and_go_on(
+    broker: LocalBroker, directions: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
     """Silence for good on the connections that there are; new ones work."""
     queue = f"silence.{len(directions)}"
     with Proxy(broker.address) as gate, Connection(broker.address) as direct:
@@ -74,7 +78,9 @@ def test_clients_notice_silence_and_go_on(broker: LocalBroker, directions: tuple
             assert received is not None
             received_s = time.monotonic() - began
             wait_until(lambda: run.number() == number and gate.connections >= 3, _NOTICED_WITHIN_S)
-            sys.stdout.write(f"silence of {directions} noticed: producer {sent_s:.1f} s, consumer {received_s:.1f} s\n")
+            sys.stdout.write(
+                f"silence of {directions} noticed: producer {sent_s:.1f} s, consumer {received_s:.1f} s\n"
+            )
             run.close()
         wait_until(lambda: _depth(direct, queue) == 2, 30)
         # What the consumer held comes back, once: nothing was acknowledged.
@@ -95,7 +101,9 @@ def test_a_sender_is_told_in_time_while_the_connection_is_silent(broker: LocalBr
         with pytest.raises(SendOutcomeUnknown, match="may be stored or not"):
             receipts[0].result()
         for receipt in receipts[1:]:
-            with pytest.raises((SendOutcomeUnknown, SendTimeout)):  # what the broker gave no window for never left
+            with pytest.raises(
+                (SendOutcomeUnknown, SendTimeout)
+            ):  # what the broker gave no window for never left
                 receipt.result()
         assert time.monotonic() - began < 3.0
         proxy.heal()

@@ -1,8 +1,9 @@
-"""System calls of a broker that fail, or at which it dies, under load and while it starts: no receipt counts after a failed sync.
+"""System calls of a broker that fail, or at which it dies, under load and while it starts: no receipt counts
+after a failed sync.
 
-MQ_FAULT_ROUNDS says how often (3); the printed seed repeats the choices, though not the schedule of processes. Where the machine can,
-the data lies on a file system of its own, and the power is cut behind every second failure: what was answered on the strength of a
-sync that failed would be lost then.
+MQ_FAULT_ROUNDS says how often (3); the printed seed repeats the choices, though not the schedule of
+processes. Where the machine can, the data lies on a file system of its own, and the power is cut behind every
+second failure: what was answered on the strength of a sync that failed would be lost then.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 
 ROUNDS: Final = int(os.environ.get("MQ_FAULT_ROUNDS", "3"))
-#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an empty one.
+#: Rounds on one data directory; then everything is drained and judged, and the next episode begins with an
+#: empty one.
 _EPISODE_ROUNDS: Final = 10
 #: How long a call is waited for that may never come.
 _HIT_WITHIN_S: Final = 3.0
@@ -44,14 +46,19 @@ _KILL: Final = "signal=SIGKILL"
 #: The others are rarer: creating, growing, giving names, taking them away.
 _OTHERS: Final = ("fallocate", "rename", "unlink", "ftruncate")
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.skipif(bool(why_no_tracer()), reason=why_no_tracer())]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_no_tracer()), reason=why_no_tracer()),
+]
 
 
 def _injection(rng: random.Random) -> Injection:
     calls = rng.choice(_FATAL) if rng.random() < 0.7 else _OTHERS
     fault = rng.choice(["error=EIO", "error=EIO", "error=ENOSPC", _KILL])
     nth = rng.randint(1, 2) if calls in (("fsync",), _OTHERS) else int(2 ** rng.uniform(0, 5.5))
-    # As often as not the failure stays: an operating system may also report it once only, and claim success from then on.
+    # As often as not the failure stays: an operating system may also report it once only, and claim success
+    # from then on.
     return Injection(calls, fault, f"{nth}{rng.choice(['', '+'])}")
 
 
@@ -67,12 +74,17 @@ def _disk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, Volume | None]]:
 
 @pytest.mark.timeout(120 + 30 * _EPISODE_ROUNDS)
 @pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
-def test_a_failing_system_call_loses_nothing_and_doubles_nothing(episode: int, tmp_path: pathlib.Path) -> None:
+def test_a_failing_system_call_loses_nothing_and_doubles_nothing(
+    episode: int, tmp_path: pathlib.Path
+) -> None:
     rng = seeded(f"system-calls/{episode}")
     rounds = min(_EPISODE_ROUNDS, ROUNDS - episode * _EPISODE_ROUNDS)
     settings = {**eventful_settings(rng), "snapshot_interval_s": 1, "run_grace_s": 5}
     title = f"MQ_SEED={session_seed()}, episode {episode}, {rounds} faults, {shown(settings)}"
-    with _disk(tmp_path) as (folder, volume), contextlib.closing(TracedBroker(folder / "broker", **settings)) as broker:
+    with (
+        _disk(tmp_path) as (folder, volume),
+        contextlib.closing(TracedBroker(folder / "broker", **settings)) as broker,
+    ):
         broker.start()
         world = World(broker.address, rng)
         load = Load(world)
@@ -91,13 +103,20 @@ def test_a_failing_system_call_loses_nothing_and_doubles_nothing(episode: int, t
 
 @pytest.mark.parametrize("calls", _FATAL[::2], ids=["sync", "write"])
 def test_no_receipt_comes_from_a_turn_that_failed(calls: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    """The failure comes once; from then on the operating system claims success. Whoever asks it again would give receipts for nothing."""
-    with _disk(tmp_path) as (folder, volume), LocalBroker(folder / "broker", segment_bytes=32 << 20, default_partitions=1) as broker:
+    """The failure comes once; from then on the operating system claims success. Whoever asks it again would
+    give receipts for nothing.
+    """
+    with (
+        _disk(tmp_path) as (folder, volume),
+        LocalBroker(folder / "broker", segment_bytes=32 << 20, default_partitions=1) as broker,
+    ):
         with Producer(broker.address, queue="turn", send_timeout=60) as producer:
             producer.send(b"0").result(30)
             with Tracer(broker.pid, Injection(calls, "error=EIO", "1")) as tracer:
                 receipt = producer.send_batch(pa.record_batch({"value": [b"1"]}))
-                wait_until(lambda: not broker.running, _ENDS_WITHIN_S, "the broker goes on after a failed turn")
+                wait_until(
+                    lambda: not broker.running, _ENDS_WITHIN_S, "the broker goes on after a failed turn"
+                )
                 assert any("/segment-" in hit for hit in tracer.log.hits)
             assert broker.stop() == EXIT_STORAGE_FAILED
             said = broker.stderr().splitlines()[-1]
@@ -137,7 +156,8 @@ class _Round:
         with Tracer(self._broker.pid, self._injection) as tracer:
             with contextlib.suppress(AssertionError):  # some calls do not come every day
                 wait_until(lambda: tracer.log.hits or not self._broker.running, _HIT_WITHIN_S)
-            # What fails on the side (a snapshot) is noticed with the next tick, and nothing must happen to the same broker before.
+            # What fails on the side (a snapshot) is noticed with the next tick, and nothing must happen to
+            # the same broker before.
             ending = bool(tracer.log.hits) and self._injection.fault != _KILL
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: not self._broker.running, _TICKS_S if ending else 0.05)
@@ -168,7 +188,9 @@ class _Round:
         if not hits or self._injection.fault == _KILL:
             return
         if self._injection.fault == "error=EIO":
-            wait_until(lambda: not self._broker.running, _ENDS_WITHIN_S, f"the broker goes on after {hits[0]}")
+            wait_until(
+                lambda: not self._broker.running, _ENDS_WITHIN_S, f"the broker goes on after {hits[0]}"
+            )
         if self._broker.running:
             return  # without room, snapshots and new segments wait
         code = self._broker.stop()
@@ -182,7 +204,11 @@ class _Round:
         """The thread whose write or sync of a segment failed never touches a segment again."""
         thread = hit.split()[0]
         if "/segment-" in hit:
-            later = [line for line in lines[lines.index(hit) + 1 :] if line.split()[0] == thread and "/segment-" in line]
+            later = [
+                line
+                for line in lines[lines.index(hit) + 1 :]
+                if line.split()[0] == thread and "/segment-" in line
+            ]
             assert not later, f"after {hit}: {later[0]}"
 
     def _report(self, hits: list[str]) -> None:

@@ -43,9 +43,13 @@ def test_rows_that_cannot_be_read_are_set_aside(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.skipif(bool(why_no_tracer()), reason=why_no_tracer())
 def test_a_journal_that_cannot_be_read_refuses_the_start(tmp_path: pathlib.Path) -> None:
-    """The kernel says of each map that is read in that it cannot. Without asking, the first touch would kill the process."""
+    """The kernel says of each map that is read in that it cannot. Without asking, the first touch would kill
+    the process.
+    """
     unreadable = Injection(("madvise",), "error=EFAULT")
-    with contextlib.closing(TracedBroker(tmp_path / "broker", segment_bytes=32 << 20, default_partitions=1)) as broker:
+    with contextlib.closing(
+        TracedBroker(tmp_path / "broker", segment_bytes=32 << 20, default_partitions=1)
+    ) as broker:
         broker.start()
         with Producer(broker.address, queue="first") as producer:
             producer.send_batch(pa.record_batch({"value": [b"1" * 1000] * _ROWS})).result(30)
@@ -57,7 +61,9 @@ def test_a_journal_that_cannot_be_read_refuses_the_start(tmp_path: pathlib.Path)
         assert broker.log.hits
         for command in ("verify", "repair"):
             mq = [sys.executable, "-m", "mq_broker.console", command, str(tmp_path / "broker")]
-            tool = subprocess.run(["strace", *unreadable.flags(os.devnull), *mq], capture_output=True, text=True, check=False)
+            tool = subprocess.run(
+                ["strace", *unreadable.flags(os.devnull), *mq], capture_output=True, text=True, check=False
+            )
             assert tool.returncode == 2
             assert re.search(_REFUSED, tool.stderr)
         broker.injection = None

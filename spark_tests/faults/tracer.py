@@ -1,4 +1,6 @@
-"""Faults of the operating system, injected by strace into a process: errors, lies, and signals at the n-th call."""
+"""Faults of the operating system, injected by strace into a process: errors, lies, and signals at the n-th
+call.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Injection:
 
     Args:
         calls: system calls, such as `fdatasync`.
-        fault: what happens instead of the call: `error=EIO`, `retval=0`, or besides it: `signal=SIGKILL`. See strace(1).
+        fault: what happens instead of the call: `error=EIO`, `retval=0`, or besides it: `signal=SIGKILL`. See
+            strace(1).
         when: which calls: `3`, `2+` (from the second on), `1+5` (every fifth). Each thread counts for itself.
     """
 
@@ -38,8 +41,19 @@ class Injection:
 
     def flags(self, log: str) -> list[str]:
         names = ",".join(self.calls)
-        # -y shows the path of each descriptor. Threads of processes that the traced one starts are traced, too.
-        return ["-f", "-qq", "-y", "-o", log, "-e", f"trace={names}", "-e", f"inject={names}:{self.fault}:when={self.when}"]
+        # -y shows the path of each descriptor. Threads of processes that the traced one starts are traced,
+        # too.
+        return [
+            "-f",
+            "-qq",
+            "-y",
+            "-o",
+            log,
+            "-e",
+            f"trace={names}",
+            "-e",
+            f"inject={names}:{self.fault}:when={self.when}",
+        ]
 
 
 class CallLog:
@@ -80,7 +94,9 @@ class Tracer:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.detach()
         self.log.close()
 
@@ -94,9 +110,14 @@ class Tracer:
         assert self._process is not None
         if self._process.poll() is not None:
             # It ends with the process, which may have been at the very first call.
-            assert _has_ended(self._pid), f"strace ended with exit code {self._process.returncode}, and process {self._pid} did not"
+            assert _has_ended(self._pid), (
+                f"strace ended with exit code {self._process.returncode}, and process {self._pid} did not"
+            )
             return True
-        return all(_tracer_of(task) == self._process.pid for task in pathlib.Path(f"/proc/{self._pid}/task").iterdir())
+        return all(
+            _tracer_of(task) == self._process.pid
+            for task in pathlib.Path(f"/proc/{self._pid}/task").iterdir()
+        )
 
 
 class TracedBroker(LocalBroker):

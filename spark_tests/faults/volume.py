@@ -14,7 +14,8 @@ import tempfile
 from types import TracebackType
 from typing import Final
 
-#: ioctl EXT4_IOC_SHUTDOWN, and its mode that does not even flush the file system's own journal: as if the power were cut.
+#: ioctl EXT4_IOC_SHUTDOWN, and its mode that does not even flush the file system's own journal: as if the
+#: power were cut.
 _SHUTDOWN: Final = 0x8004587D
 _WITHOUT_LOG_FLUSH: Final = struct.pack("I", 2)
 #: The file system commits its journal when it is asked to, not behind our back every five seconds.
@@ -37,7 +38,16 @@ class Volume:
         with self._image.open("wb") as image:
             image.truncate(size_bytes)
         # Nothing initialised later in the background, nothing kept for root.
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self._image))
+        _run(
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0",
+            str(self._image),
+        )
 
     def mount(self) -> None:
         """Attaches it again, as after a start of the machine: the file system recovers by its own journal."""
@@ -49,7 +59,9 @@ class Volume:
             _run("umount", str(self.path))
 
     def cut_power(self) -> None:
-        """What was not synced never reaches the disk from here on, and everything that uses it fails. Unmount and mount it again."""
+        """What was not synced never reaches the disk from here on, and everything that uses it fails. Unmount
+        and mount it again.
+        """
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_LOG_FLUSH)
@@ -65,7 +77,9 @@ class Volume:
         self.mount()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.unmount()
         self._image.unlink()
 

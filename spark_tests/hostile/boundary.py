@@ -1,6 +1,8 @@
-"""The broker behind its network: the real handlers of every method, over the real engine and core, with a list as the journal.
+"""The broker behind its network: the real handlers of every method, over the real engine and core, with a
+list as the journal.
 
-What is fed here is what a client's bytes go through in a broker process, from the first byte on. Only HTTP/2 and the disk are missing.
+What is fed here is what a client's bytes go through in a broker process, from the first byte on. Only HTTP/2
+and the disk are missing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|[0-9a-f]{8,}|-?\d
 
 
 class MemoryJournal(ListSink):
-    """What the engine asks of a journal. It holds the engine to its word: no command may write more than it announced."""
+    """What the engine asks of a journal. It holds the engine to its word: no command may write more than it
+    announced.
+    """
 
     turn_bytes_max = state_bytes_max = 1 << 27
     is_short = lacks_reserve = False
@@ -46,7 +50,9 @@ class MemoryJournal(ListSink):
 
     def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> Place | None:
         self._written += len(header) + (body.size if body is not None else 0)
-        assert self._written <= self._announced, f"{self._written} bytes of entries, announced were {self._announced}"
+        assert self._written <= self._announced, (
+            f"{self._written} bytes of entries, announced were {self._announced}"
+        )
         return super().add(header, body, body_crc)
 
     def fits(self, size_bytes: int) -> bool:
@@ -143,7 +149,11 @@ class Boundary:
         self.broker = Broker(CLUSTER, settings, self.journal, counted_ids())
         clock = itertools.count(START_US)
         self.engine = Engine(
-            self.broker, cast("Journal", self.journal), cast("Housekeeping", NoHousekeeping()), lambda: next(clock), on_failure
+            self.broker,
+            cast("Journal", self.journal),
+            cast("Housekeeping", NoHousekeeping()),
+            lambda: next(clock),
+            on_failure,
         )
         self.engine.start()
         self._server = Server(self.engine, BrokerConfig(), CLUSTER, "0")
@@ -154,7 +164,9 @@ class Boundary:
         self.engine.stop()
 
     def feed(self, method: str, *messages: bytes) -> Generator[tuple[str, str, Any], None, None]:
-        """Calls a method with serialised requests; yields (code, message, answer) of each answer. Code is "" where it is none of error."""
+        """Calls a method with serialised requests; yields (code, message, answer) of each answer. Code is ""
+        where it is none of error.
+        """
         handler: Any = self._handlers[method]
         context = Context()
         try:

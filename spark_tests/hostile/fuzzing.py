@@ -1,9 +1,10 @@
-"""One process that feeds damaged requests to a broker's boundary, chunk by chunk; each chunk follows from the seed and its number.
+"""One process that feeds damaged requests to a broker's boundary, chunk by chunk; each chunk follows from the
+seed and its number.
 
     python -m spark_tests.hostile.fuzzing SEED FIRST_CHUNK CHUNKS INPUTS_PER_CHUNK JOURNAL [INPUT]
 
-Before each chunk it writes its number into JOURNAL, after it the counts, as JSON lines; a process that dies has said where. With INPUT
-it stops behind that one and shows what it was.
+Before each chunk it writes its number into JOURNAL, after it the counts, as JSON lines; a process that dies
+has said where. With INPUT it stops behind that one and shows what it was.
 """
 
 from __future__ import annotations
@@ -44,8 +45,18 @@ _REPLIES_EVERY: Final = 8
 #: An input that ends the process, so that a test sees the alarm go off.
 _CANARY: Final = int(os.environ.get("MQ_FUZZ_CANARY", "-1"))
 #: How much more often than others a method is called.
-_WEIGHTS: Final = {"Send": 40, "Plan": 4, "OpenRange": 4, "Fetch": 2, "CommitStaged": 4, "Publish": 0.5, "Consume": 0.5, "HoldRun": 1,
-                   "DeleteDestination": 0.1, "ReleaseConsumer": 0.3}  # fmt: skip
+_WEIGHTS: Final = {
+    "Send": 40,
+    "Plan": 4,
+    "OpenRange": 4,
+    "Fetch": 2,
+    "CommitStaged": 4,
+    "Publish": 0.5,
+    "Consume": 0.5,
+    "HoldRun": 1,
+    "DeleteDestination": 0.1,
+    "ReleaseConsumer": 0.3,
+}
 
 
 class Chunk:
@@ -138,11 +149,17 @@ class Chunk:
             for code, details, browse in self.boundary.feed("OpenBrowse", opened):
                 assert not code, details
                 for part in browse.parts:
-                    fetch = subscribe_pb2.OpenFetch(browse=browse.browse, partition=part.partition, last=part.last)
-                    request = subscribe_pb2.FetchRequest(open=fetch, credit_rows=1 << 40, credit_bytes=1 << 50)
+                    fetch = subscribe_pb2.OpenFetch(
+                        browse=browse.browse, partition=part.partition, last=part.last
+                    )
+                    request = subscribe_pb2.FetchRequest(
+                        open=fetch, credit_rows=1 << 40, credit_bytes=1 << 50
+                    )
                     for problem, message, answer in self.boundary.feed("Fetch", request.SerializeToString()):
                         if problem:
-                            self.findings.append(f"what was accepted into {name!r} cannot be read: {problem} {message}")
+                            self.findings.append(
+                                f"what was accepted into {name!r} cannot be read: {problem} {message}"
+                            )
                         self._read_fetched(answer)
 
 
@@ -193,15 +210,27 @@ class _Hang(BaseException):
 
 
 def _hang(number: int, frame: FrameType | None) -> None:
-    raise _Hang(f"more than {INPUT_CPU_S} s of processor time" if number == signal.SIGPROF else f"more than {INPUT_WALL_S} s")
+    raise _Hang(
+        f"more than {INPUT_CPU_S} s of processor time"
+        if number == signal.SIGPROF
+        else f"more than {INPUT_WALL_S} s"
+    )
 
 
 def main() -> None:
-    seed, first, chunks, inputs, path = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+    seed, first, chunks, inputs, path = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+        sys.argv[5],
+    )
     signal.signal(signal.SIGPROF, _hang)
     signal.signal(signal.SIGALRM, _hang)
     run_chunk(seed, first, 1)  # what is allocated once is there now
-    size = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    size = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM_BYTES, resource.RLIM_INFINITY))
     with open(path, "a", encoding="utf-8") as journal:
         for number in range(first, first + chunks):

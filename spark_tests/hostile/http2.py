@@ -23,7 +23,9 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def settings(**values: int) -> bytes:
-    """A SETTINGS frame; `window` = bytes that the other side may send on a stream before it is told that we have read."""
+    """A SETTINGS frame; `window` = bytes that the other side may send on a stream before it is told that we
+    have read.
+    """
     pairs = [struct.pack(">HI", INITIAL_WINDOW_SIZE, values["window"])] if "window" in values else []
     return frame(SETTINGS, 0, 0, b"".join(pairs))
 
@@ -37,7 +39,9 @@ def call_headers(method: str, stream: int, *more: bytes) -> bytes:
     """The HEADERS frame that begins a gRPC call; `method` is a name of ours, or a whole path."""
     path = METHODS[method].path if method in METHODS else method
     fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x", "te": "trailers"}
-    block = b"".join(field(name, value) for name, value in fields.items()) + field("content-type", "application/grpc")
+    block = b"".join(field(name, value) for name, value in fields.items()) + field(
+        "content-type", "application/grpc"
+    )
     return frame(HEADERS, END_HEADERS, stream, block + b"".join(more))
 
 
@@ -45,7 +49,9 @@ def call_data(message: bytes, stream: int, *, end: bool = True) -> bytes:
     """The DATA frames of one gRPC message."""
     data = b"\x00" + len(message).to_bytes(4, "big") + message
     pieces = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
-    return b"".join(frame(DATA, END_STREAM if end and piece is pieces[-1] else 0, stream, piece) for piece in pieces)
+    return b"".join(
+        frame(DATA, END_STREAM if end and piece is pieces[-1] else 0, stream, piece) for piece in pieces
+    )
 
 
 def connected(port: int, first: bytes = b"") -> socket.socket:
@@ -85,7 +91,8 @@ def message(body: bytes) -> bytes:
 
 
 class Client:
-    """A connection that keeps to flow control where it sends, answers pings and settings, and gives the other side room only where told.
+    """A connection that keeps to flow control where it sends, answers pings and settings, and gives the other
+    side room only where told.
 
     Args:
         window: bytes that the other side may send on each stream before we say that we have read.
@@ -101,7 +108,8 @@ class Client:
         self._rooms: dict[int, int] = {}
         self._next = 1
         self.closed = False
-        #: Bytes of DATA frames by stream; streams that the other side has ended; those that it has reset, with the code.
+        #: Bytes of DATA frames by stream; streams that the other side has ended; those that it has reset,
+        #: with the code.
         self.received: Counter[int] = Counter()
         self.ended: set[int] = set()
         self.resets: dict[int, int] = {}
@@ -130,7 +138,9 @@ class Client:
         at = 0
         while at < len(data):
             with self._changed:
-                if not self._changed.wait_for(lambda: self._is_over(stream) or min(self._room, self._rooms[stream]) > 0, timeout):
+                if not self._changed.wait_for(
+                    lambda: self._is_over(stream) or min(self._room, self._rooms[stream]) > 0, timeout
+                ):
                     raise TimeoutError(f"stream {stream} has no room for {timeout} s")
                 if self._is_over(stream):
                     raise ConnectionError(f"stream {stream} is over")

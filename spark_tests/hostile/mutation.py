@@ -1,4 +1,6 @@
-"""Damage: to bytes, to protobuf messages as such, and to Arrow messages. Everything follows from the random numbers that are passed in."""
+"""Damage: to bytes, to protobuf messages as such, and to Arrow messages. Everything follows from the random
+numbers that are passed in.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,51 @@ from mq_wire.errors import InvalidRequest
 from mq_wire.framing import join, split
 
 #: Where arithmetic goes wrong.
-NUMBERS: Final = (0, 1, 2, 7, 10, 127, 128, 255, 256, 1023, 1024, 65_535, 1 << 17, 2**31 - 1, 2**31, 2**32 - 1, 2**32,
-                  2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1)  # fmt: skip
+NUMBERS: Final = (
+    0,
+    1,
+    2,
+    7,
+    10,
+    127,
+    128,
+    255,
+    256,
+    1023,
+    1024,
+    65_535,
+    1 << 17,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 2,
+    2**64 - 1,
+)
 _GROWN_BYTES_MAX: Final = 64 << 10
 _TEXTS: Final = (
-    b"", b"\x00", b"..", b"/", b"*", b">", b"a" * 256, b"\xff\xfe", "é\u2028\U0001f600".encode() * 200, b"name/billing",
-    b"x" * 5000)  # fmt: skip
+    b"",
+    b"\x00",
+    b"..",
+    b"/",
+    b"*",
+    b">",
+    b"a" * 256,
+    b"\xff\xfe",
+    "é\u2028\U0001f600".encode() * 200,
+    b"name/billing",
+    b"x" * 5000,
+)
 
 
 def mutated(rng: random.Random, data: bytes, other: bytes) -> bytes:
-    """Returns `data` with one to four kinds of damage to its bytes; `other` is what it may be spliced with."""
+    """Returns `data` with one to four kinds of damage to its bytes; `other` is what it may be spliced
+    with.
+    """
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         rng.choice(_BYTE_MUTATORS)(rng, out, other)
@@ -152,7 +189,9 @@ def message_of(fields: Sequence[Field]) -> bytes:
 
 
 def restructured(rng: random.Random, message: bytes, other: bytes, depth: int = 0) -> bytes:
-    """Returns a well-formed message whose fields are wrong: other numbers, types, counts, nested and unknown ones."""
+    """Returns a well-formed message whose fields are wrong: other numbers, types, counts, nested and unknown
+    ones.
+    """
     fields = fields_of(message)
     if not fields:
         return mutated(rng, message, other)
@@ -167,7 +206,11 @@ def restructured(rng: random.Random, message: bytes, other: bytes, depth: int = 
         fields[at:at] = [fields[at]] * rng.choice((1, 2, 50, 500))
     elif choice == 6:
         kind = rng.choice((0, 1, 2, 5))
-        fields[at] = number, kind, rng.choice(NUMBERS) if kind == 0 else rng.randbytes({1: 8, 5: 4}.get(kind, rng.randrange(20)))
+        fields[at] = (
+            number,
+            kind,
+            rng.choice(NUMBERS) if kind == 0 else rng.randbytes({1: 8, 5: 4}.get(kind, rng.randrange(20))),
+        )
     elif choice == 7:
         fields[at] = rng.choice((1, 2, 3, 4, 15, 16, 100, 2**29 - 1)), kind, value
     elif choice == 8:
@@ -191,7 +234,9 @@ def _other_value(rng: random.Random, kind: int, value: int | bytes, other: bytes
 
 
 def damaged_records(rng: random.Random, records: bytes, other: bytes) -> bytes:
-    """Returns an IPC message with wrong numbers in its flatbuffer, or wrong offsets in its body, or damaged bytes anywhere."""
+    """Returns an IPC message with wrong numbers in its flatbuffer, or wrong offsets in its body, or damaged
+    bytes anywhere.
+    """
     if len(records) < 16 or rng.random() < 0.3:
         return mutated(rng, records, other)
     out = bytearray(records)
@@ -212,8 +257,12 @@ def damaged_records(rng: random.Random, records: bytes, other: bytes) -> bytes:
     return bytes(out)
 
 
-def damaged_publish(rng: random.Random, message: bytes, other: bytes, others_records: bytes, producer: str) -> bytes:
-    """Returns a PublishRequest with damage to the records, to the header, to both or to the frame around them."""
+def damaged_publish(
+    rng: random.Random, message: bytes, other: bytes, others_records: bytes, producer: str
+) -> bytes:
+    """Returns a PublishRequest with damage to the records, to the header, to both or to the frame around
+    them.
+    """
     if rng.random() < 0.1:
         return mutated(rng, message, other)
     try:
@@ -229,5 +278,10 @@ def damaged_publish(rng: random.Random, message: bytes, other: bytes, others_rec
     fields = fields_of(header)
     if fields is not None and choice > 0.3 and rng.random() < 0.8:
         # As somebody new, so that what is accepted is stored, and not an old sequence.
-        header = message_of([field for field in fields if field[0] not in (4, 5, 6)]) + b"\x22" + varint(len(producer)) + producer.encode()
+        header = (
+            message_of([field for field in fields if field[0] not in (4, 5, 6)])
+            + b"\x22"
+            + varint(len(producer))
+            + producer.encode()
+        )
     return join(header, records)

@@ -1,4 +1,6 @@
-"""Arrow messages that are valid, and none of ours: other types, nested, encoded, compressed, huge by claim."""
+"""Arrow messages that are valid, and none of ours: other types, nested, encoded, compressed, huge by
+claim.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,17 @@ def _columns() -> dict[str, Any]:
         "fixed list": pa.array([[1, 2]] * ROWS, pa.list_(pa.int8(), 2)),
         "struct": pa.array([{"key": text, "value": b""} for text in texts]),
         "dense union": pa.UnionArray.from_dense(
-            pa.array([0] * ROWS, pa.int8()), pa.array(range(ROWS), pa.int32()), [pa.array(values), pa.array(range(ROWS))]
+            pa.array([0] * ROWS, pa.int8()),
+            pa.array(range(ROWS), pa.int32()),
+            [pa.array(values), pa.array(range(ROWS))],
         ),
         "deep": _nested(60),
         "uuid": pa.array([b"0123456789abcdef"] * ROWS, pa.uuid()),
         "decimal": pa.array([1] * ROWS, pa.decimal256(70, 2)),
         "values without offsets": pa.array([b""] * ROWS),
         "headers with null names": pa.array(
-            [[{"key": None, "value": b"x"}, None]] * ROWS, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+            [[{"key": None, "value": b"x"}, None]] * ROWS,
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
         ),
         "times beyond every calendar": pa.array([2**63 - 1, -(2**63)] * 6, envelope.TIMESTAMP_TYPE),
     }
@@ -73,14 +78,22 @@ def foreign_records() -> dict[str, bytes]:
             found[label] = batch.serialize().to_pybytes()
     good = pa.record_batch([values], names=["value"])
     for codec in ("zstd", "lz4"):
-        found[codec] = _compressed(pa.record_batch([pa.array([bytes(10_000)] * ROWS)], names=["value"]), codec)
-    found["no columns"] = pa.RecordBatch.from_struct_array(pa.array([{}] * ROWS, pa.struct([]))).serialize().to_pybytes()
+        found[codec] = _compressed(
+            pa.record_batch([pa.array([bytes(10_000)] * ROWS)], names=["value"]), codec
+        )
+    found["no columns"] = (
+        pa.RecordBatch.from_struct_array(pa.array([{}] * ROWS, pa.struct([]))).serialize().to_pybytes()
+    )
     found["2,000 columns"] = pa.record_batch([values] * 2000, names=["value"] * 2000).serialize().to_pybytes()
     found["schema"] = good.schema.serialize().to_pybytes()
-    found["a million million rows"] = pa.record_batch([pa.nulls(2**31 - 1)], names=["value"]).serialize().to_pybytes()
+    found["a million million rows"] = (
+        pa.record_batch([pa.nulls(2**31 - 1)], names=["value"]).serialize().to_pybytes()
+    )
     sink = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    with pa.ipc.new_stream(sink, pa.schema([("value", pa.dictionary(pa.int32(), pa.string()))]), options=options) as writer:
+    with pa.ipc.new_stream(
+        sink, pa.schema([("value", pa.dictionary(pa.int32(), pa.string()))]), options=options
+    ) as writer:
         for words in (["a", "b"], ["a", "b", "c"]):
             writer.write_batch(pa.record_batch([pa.array(words).dictionary_encode()], names=["value"]))
     for number, message in enumerate(pa.ipc.MessageReader.open_stream(sink.getvalue())):
@@ -98,7 +111,9 @@ def foreign_publishes(destination: str) -> list[bytes]:
     others = envelope.HEADERS, envelope.BIT["created_at"], envelope.PRIORITY, envelope.BIT["message_id"]
     masks = [envelope.VALUE, *(envelope.VALUE | other for other in others)]
     return [
-        framing.join(PublishHeader(destination=destination, rows=ROWS, columns=mask).SerializeToString(), records)
+        framing.join(
+            PublishHeader(destination=destination, rows=ROWS, columns=mask).SerializeToString(), records
+        )
         for records in foreign_records().values()
         for mask in (masks if len(records) < 20_000 else masks[:1])
     ]

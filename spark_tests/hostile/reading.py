@@ -1,4 +1,6 @@
-"""Reading a delivery as every kind of consumer does: the plain client row by row, the Spark source as record batches."""
+"""Reading a delivery as every kind of consumer does: the plain client row by row, the Spark source as record
+batches.
+"""
 
 from __future__ import annotations
 

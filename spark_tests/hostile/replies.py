@@ -1,4 +1,6 @@
-"""Damaged answers of a broker, taken in as clients do: an error of ours is right, anything else would end somebody's thread."""
+"""Damaged answers of a broker, taken in as clients do: an error of ours is right, anything else would end
+somebody's thread.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Replies:
         self.boundary = Boundary(lambda error: None)
         corpus = Traffic(self.boundary).corpus
         self.corpus = {
-            f"reply:{name}": [answer for call in corpus[name] for answer in self._answers(name, call)] for name in ("Consume", "Fetch")
+            f"reply:{name}": [answer for call in corpus[name] for answer in self._answers(name, call)]
+            for name in ("Consume", "Fetch")
         }
         self.seen: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -71,9 +74,17 @@ class Replies:
             self.corpus[method].append(call[0])
 
     def _take_in(self, method: str, answer: bytes) -> None:
-        parse: Callable[[bytes], tuple[Any, memoryview]] = deliveries.consumed if method == "reply:Consume" else deliveries.fetched
+        parse: Callable[[bytes], tuple[Any, memoryview]] = (
+            deliveries.consumed if method == "reply:Consume" else deliveries.fetched
+        )
         header, records = parse(answer)
-        rows = header if isinstance(header, RowsHeader) else header.delivery if header.HasField("delivery") else None
+        rows = (
+            header
+            if isinstance(header, RowsHeader)
+            else header.delivery
+            if header.HasField("delivery")
+            else None
+        )
         if rows is not None and rows.rows:
             self.read_rows += read_as_clients(rows, records, QUEUE)
 

@@ -1,4 +1,5 @@
-"""A broker under attack: the process, a client that behaves beside it, and a watch on what the broker takes meanwhile.
+"""A broker under attack: the process, a client that behaves beside it, and a watch on what the broker takes
+meanwhile.
 
 MQ_SIEGE_SCALE says how many times larger than in the short run each attack is (1).
 """
@@ -26,7 +27,8 @@ from spark_tests.rpc.client import Wire
 from spark_tests.support.waiting import wait_until
 
 SCALE: Final = float(os.environ.get("MQ_SIEGE_SCALE", "1"))
-#: What one attack may cost the broker in anonymous memory, and what may be left of it when its connections are gone.
+#: What one attack may cost the broker in anonymous memory, and what may be left of it when its connections
+#: are gone.
 PEAK_BYTES_MAX: Final = 400 << 20
 LEFT_BYTES_MAX: Final = 50 << 20
 #: How long what is left may take to be no more than that.
@@ -56,8 +58,10 @@ class Usage:
     def most(self, other: Usage) -> Usage:
         """The larger of each."""
         return Usage(
-            max(self.rss_anon_bytes, other.rss_anon_bytes), max(self.threads, other.threads), max(self.files, other.files)
-        )  # fmt: skip
+            max(self.rss_anon_bytes, other.rss_anon_bytes),
+            max(self.threads, other.threads),
+            max(self.files, other.files),
+        )
 
     def __str__(self) -> str:
         return f"{self.rss_anon_bytes >> 20} MiB, {self.threads} threads, {self.files} files"
@@ -172,12 +176,15 @@ class Attack:
     """One attack.
 
     Attributes:
-        run: does it, and returns at its height: what is still open stays open until the harness has seen enough.
+        run: does it, and returns at its height: what is still open stays open until the harness has seen
+            enough.
         prepare: lawful work before it, such as rows to read; its memory is not the attack's.
         lawful: work that anybody may ask for; others then wait for longer.
         peak_bytes_max: what it may cost in memory; less than usual where the attack is small.
-        left_bytes_max: what may be left of it when its connections are gone; more than usual where Python keeps it for the next time.
-        seconds: how long `run` takes at least in the short run: the broker is told to stop at some moment of that.
+        left_bytes_max: what may be left of it when its connections are gone; more than usual where Python
+            keeps it for the next time.
+        seconds: how long `run` takes at least in the short run: the broker is told to stop at some moment of
+            that.
         settings: of the broker.
         limits: command line before the broker's, such as `prlimit`.
     """
@@ -211,8 +218,10 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.attack.name}: {self.before} before, at most {self.peak}, {self.after} after {self.back_s:.1f} s; {len(self.rounds)} "
-            f"rounds of p50 {self.took_s(0.5) * 1000:.0f}, p99 {self.took_s(0.99) * 1000:.0f}, max {self.took_s(1) * 1000:.0f} ms"
+            f"{self.attack.name}: {self.before} before, at most {self.peak}, {self.after} after "
+            f"{self.back_s:.1f} s; {len(self.rounds)} "
+            f"rounds of p50 {self.took_s(0.5) * 1000:.0f}, p99 {self.took_s(0.99) * 1000:.0f}, max "
+            f"{self.took_s(1) * 1000:.0f} ms"
         )
 
     def check(self) -> None:
@@ -276,9 +285,12 @@ class Siege:
 
         wait_until(enough, 180, f"{rounds} rounds of the innocent client, or one that fails")
 
-    def endure(self, attack: Attack, rounds: int = ROUNDS, scale: float = SCALE, *, measured: bool = False) -> Report:
-        """Goes through an attack, holds it at its height for so many rounds of the innocent client, ends it and waits until its memory
-        is back, for as long as that may take; not where it has failed already, unless it is `measured`.
+    def endure(
+        self, attack: Attack, rounds: int = ROUNDS, scale: float = SCALE, *, measured: bool = False
+    ) -> Report:
+        """Goes through an attack, holds it at its height for so many rounds of the innocent client, ends it
+        and waits until its memory is back, for as long as that may take; not where it has failed already,
+        unless it is `measured`.
 
         Raises:
             AssertionError: the innocent client made no progress.
@@ -297,21 +309,35 @@ class Siege:
                     target.close()
                 seen = self.witness.since(began)
                 ended = time.monotonic()
-                if watch.peak.rss_anon_bytes - watch.before.rss_anon_bytes < attack.peak_bytes_max or measured:
+                if (
+                    watch.peak.rss_anon_bytes - watch.before.rss_anon_bytes < attack.peak_bytes_max
+                    or measured
+                ):
                     with contextlib.suppress(AssertionError):  # the report says what is left
-                        wait_until(lambda: self.rss_anon_bytes() < watch.before.rss_anon_bytes + attack.left_bytes_max, BACK_S_MAX)
-                return Report(attack, watch.before, watch.peak, usage(self.broker.pid), time.monotonic() - ended, seen)
+                        wait_until(
+                            lambda: (
+                                self.rss_anon_bytes() < watch.before.rss_anon_bytes + attack.left_bytes_max
+                            ),
+                            BACK_S_MAX,
+                        )
+                return Report(
+                    attack, watch.before, watch.peak, usage(self.broker.pid), time.monotonic() - ended, seen
+                )
         finally:
             target.close()
 
     def end(self) -> None:
-        """The innocent client has lost nothing and has nothing twice; the broker ends promptly, and no error was a bug of its own."""
+        """The innocent client has lost nothing and has nothing twice; the broker ends promptly, and no error
+        was a bug of its own.
+        """
         try:
             self.witness.close()
         finally:
             self.wire.channel.close()
             code = self.broker.stop(STOP_S_MAX)
-        assert code == 0, f"told to stop, the broker ended with {code} after {STOP_S_MAX} s at most: {self.broker.stderr()}"
+        assert code == 0, (
+            f"told to stop, the broker ended with {code} after {STOP_S_MAX} s at most: {self.broker.stderr()}"
+        )
         assert "Traceback" not in self.broker.stderr(), self.broker.stderr()
 
     def abandon(self) -> None:
@@ -343,7 +369,9 @@ def stop_during(attack: Attack, folder: pathlib.Path, rng: random.Random) -> Non
         thread.start()
         thread.join(rng.uniform(0, attack.seconds))
         code = broker.stop(STOP_S_MAX)
-        assert code == 0, f"told to stop during {attack.name}, the broker ended with {code}: {broker.stderr()}"
+        assert code == 0, (
+            f"told to stop during {attack.name}, the broker ended with {code}: {broker.stderr()}"
+        )
         assert "Traceback" not in broker.stderr(), broker.stderr()
     finally:
         broker.kill()

@@ -16,7 +16,9 @@ _COLUMNS: Final = envelope.KEY | envelope.VALUE
 
 def batch() -> pa.RecordBatch:
     schema = envelope.schema_of(_COLUMNS)
-    return pa.record_batch([pa.array([b"k" * 100] * 3, pa.binary()), pa.array([b"v" * 100] * 3, pa.binary())], schema=schema)
+    return pa.record_batch(
+        [pa.array([b"k" * 100] * 3, pa.binary()), pa.array([b"v" * 100] * 3, pa.binary())], schema=schema
+    )
 
 
 def with_custom_metadata(entries: int) -> bytes:

@@ -1,4 +1,5 @@
-"""Every attack of the catalogue beside an innocent client, on a real broker; and the same with a broker that is told to stop meanwhile.
+"""Every attack of the catalogue beside an innocent client, on a real broker; and the same with a broker that
+is told to stop meanwhile.
 
 MQ_SIEGE_SCALE makes them larger (1 gives the short run).
 """
@@ -21,9 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 #: What does not hold yet, and why. Who mends it takes the line away.
 OPEN: Final[dict[str, str]] = {
-    "headers by number": "2,000 calls of 1 KB whose headers name one large entry of the table take 2.3 to 5 GiB, and others wait for 20 s",
+    "headers by "
+    "number": "2,000 calls of 1 KB whose headers name one large entry of the table take 2.3 to 5 GiB, and "
+    "others wait for 20 s",
 }
-#: The short run makes a choice of these, another one with each seed. All there are: with MQ_SIEGE_SCALE above 1, in `make fuzz`.
+#: The short run makes a choice of these, another one with each seed. All there are: with MQ_SIEGE_SCALE above
+#: 1, in `make fuzz`.
 SHORT: Final = (
     "rapid reset",
     "watches that are cancelled",
@@ -45,7 +49,9 @@ SHORT: Final = (
     "consumers beyond the limit of threads",
     "two thousand streams",
 )
-CHOSEN: Final = tuple(ATTACKS) if SCALE > 1 else tuple(sorted(seeded("attacks").sample(SHORT, 8), key=SHORT.index))
+CHOSEN: Final = (
+    tuple(ATTACKS) if SCALE > 1 else tuple(sorted(seeded("attacks").sample(SHORT, 8), key=SHORT.index))
+)
 #: In the short run a broker is told to stop during so many of them, others with each seed.
 STOPPED: Final = CHOSEN if SCALE > 1 else tuple(seeded("stopped").sample(("pings", *SHORT), 2))
 
@@ -54,7 +60,11 @@ def listed() -> list[Any]:
     """The chosen ones; those that are open may fail."""
 
     def one(name: str) -> Any:
-        return pytest.param(name, marks=pytest.mark.xfail(reason=OPEN[name], strict=False)) if name in OPEN else name
+        return (
+            pytest.param(name, marks=pytest.mark.xfail(reason=OPEN[name], strict=False))
+            if name in OPEN
+            else name
+        )
 
     return [one(name) for name in CHOSEN]
 
@@ -110,5 +120,7 @@ def test_others_are_served_and_nothing_is_left(camp: Camp, tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_broker_that_is_told_to_stop_meanwhile_ends(tmp_path: pathlib.Path, rng: random.Random, name: str) -> None:
+def test_a_broker_that_is_told_to_stop_meanwhile_ends(
+    tmp_path: pathlib.Path, rng: random.Random, name: str
+) -> None:
     stop_during(ATTACKS[name], tmp_path / "broker", rng)

@@ -1,4 +1,5 @@
-"""A real broker over real sockets, with a client that behaves beside those that do not: it is served all the time, and quickly.
+"""A real broker over real sockets, with a client that behaves beside those that do not: it is served all the
+time, and quickly.
 
 MQ_FUZZ_INPUTS says how many damaged calls of each method are made (12,000 gives the short run).
 """
@@ -45,25 +46,46 @@ def garbage(rng: random.Random) -> bytes:
     """What might come from a port scanner, a confused client or somebody who knows HTTP/2."""
     noise = rng.randbytes(rng.choice((1, 100, 4000)))
     headers = http2.call_headers("Stats", 1)
-    return rng.choice((
-        noise,
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        http2.PREFACE[: rng.randrange(24)],
-        http2.PREFACE + noise,
-        http2.PREFACE + http2.settings() + noise,
-        http2.PREFACE + http2.settings() + http2.frame(rng.randrange(256), rng.randrange(256), rng.getrandbits(31), noise),
-        http2.PREFACE + http2.settings() + headers[:9] + noise[: len(headers) - 9],
-        http2.PREFACE + http2.settings() + mutation.mutated(rng, headers + http2.call_data(b"", 1), noise),
-        http2.PREFACE + http2.settings() + headers + http2.frame(http2.DATA, 0, 1, b"\x01" + b"\xff" * 4 + noise),
-        http2.PREFACE + http2.settings() + headers + http2.frame(http2.DATA, 1, 1, b"\x00\x7f\xff\xff\xff"),
-        http2.PREFACE + http2.settings() + http2.frame(http2.PING, 0, 0, bytes(8)) * 1000,
-        http2.PREFACE + http2.settings() * 1000,
-        http2.PREFACE + http2.settings() + http2.call_headers("Stats", 1, *[http2.field("x", "y" * 100)] * 5000),
-        http2.PREFACE + http2.settings() + http2.frame(http2.HEADERS, 0, 1, noise) + http2.frame(http2.CONTINUATION, 0, 1, b"") * 5000,
-        http2.PREFACE + http2.settings() + b"".join(
-            http2.call_headers("Stats", stream) + http2.frame(http2.RST_STREAM, 0, stream, bytes(4)) for stream in range(1, 2001, 2)),
-        http2.PREFACE + http2.frame(http2.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff") * 3,
-    ))  # fmt: skip
+    return rng.choice(
+        (
+            noise,
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            http2.PREFACE[: rng.randrange(24)],
+            http2.PREFACE + noise,
+            http2.PREFACE + http2.settings() + noise,
+            http2.PREFACE
+            + http2.settings()
+            + http2.frame(rng.randrange(256), rng.randrange(256), rng.getrandbits(31), noise),
+            http2.PREFACE + http2.settings() + headers[:9] + noise[: len(headers) - 9],
+            http2.PREFACE
+            + http2.settings()
+            + mutation.mutated(rng, headers + http2.call_data(b"", 1), noise),
+            http2.PREFACE
+            + http2.settings()
+            + headers
+            + http2.frame(http2.DATA, 0, 1, b"\x01" + b"\xff" * 4 + noise),
+            http2.PREFACE
+            + http2.settings()
+            + headers
+            + http2.frame(http2.DATA, 1, 1, b"\x00\x7f\xff\xff\xff"),
+            http2.PREFACE + http2.settings() + http2.frame(http2.PING, 0, 0, bytes(8)) * 1000,
+            http2.PREFACE + http2.settings() * 1000,
+            http2.PREFACE
+            + http2.settings()
+            + http2.call_headers("Stats", 1, *[http2.field("x", "y" * 100)] * 5000),
+            http2.PREFACE
+            + http2.settings()
+            + http2.frame(http2.HEADERS, 0, 1, noise)
+            + http2.frame(http2.CONTINUATION, 0, 1, b"") * 5000,
+            http2.PREFACE
+            + http2.settings()
+            + b"".join(
+                http2.call_headers("Stats", stream) + http2.frame(http2.RST_STREAM, 0, stream, bytes(4))
+                for stream in range(1, 2001, 2)
+            ),
+            http2.PREFACE + http2.frame(http2.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff") * 3,
+        )
+    )
 
 
 @pytest.mark.timeout(60 + INPUTS / 100)
@@ -75,7 +97,9 @@ def test_bytes_that_are_no_grpc(siege: Siege, rng: random.Random) -> None:
 
 
 def raw_call(siege: Siege, name: str, messages: tuple[bytes, ...]) -> str:
-    """Calls a method with bytes as they are; returns the code that it ended with. Streams are read up to a few answers."""
+    """Calls a method with bytes as they are; returns the code that it ended with. Streams are read up to a
+    few answers.
+    """
     method = METHODS[name]
     streams = method.client_streaming or method.server_streaming
     shape: Any = siege.wire.channel.stream_stream if streams else siege.wire.channel.stream_unary
@@ -101,7 +125,9 @@ def test_damaged_requests_of_every_method(siege: Siege, rng: random.Random, corp
             at = rng.randrange(len(call))
             other = rng.choice(corpus["Send"])[0]
             if name in ("Send", "Publish"):
-                call[at] = mutation.damaged_publish(rng, call[at], other, other, f"{rng.getrandbits(128):032x}")
+                call[at] = mutation.damaged_publish(
+                    rng, call[at], other, other, f"{rng.getrandbits(128):032x}"
+                )
             else:
                 call[at] = rng.choice((mutation.mutated, mutation.restructured))(rng, call[at], other)
             code = raw_call(siege, name, tuple(call))
@@ -131,7 +157,12 @@ def test_a_thousand_connections_that_say_nothing(siege: Siege, links: list[socke
 
 
 def test_calls_that_come_byte_by_byte(siege: Siege, links: list[socket.socket]) -> None:
-    words = http2.PREFACE + http2.settings() + http2.call_headers("Stats", 1) + http2.call_data(StatsRequest().SerializeToString(), 1)
+    words = (
+        http2.PREFACE
+        + http2.settings()
+        + http2.call_headers("Stats", 1)
+        + http2.call_data(StatsRequest().SerializeToString(), 1)
+    )
     links += [http2.connected(siege.port) for _ in range(200)]
     for at in range(len(words)):
         for link in links:
@@ -151,16 +182,27 @@ def test_thousands_of_calls_whose_answers_nobody_reads(siege: Siege, links: list
     for number in range(20):
         links.append(http2.connected(siege.port, http2.PREFACE + http2.settings(window=0)))
         name = ("ListDestinations", "Stats")[number % 2]
-        http2.sent(links[-1], b"".join(http2.call_headers(name, s) + http2.call_data(b"", s) for s in range(1, 401, 2)))
+        http2.sent(
+            links[-1],
+            b"".join(http2.call_headers(name, s) + http2.call_data(b"", s) for s in range(1, 401, 2)),
+        )
     siege.check()
 
 
 def test_publishers_that_never_read_their_receipts(siege: Siege, links: list[socket.socket]) -> None:
     small = rows(1).select(["value"])
     for number in range(8):
-        links.append(http2.connected(siege.port, http2.PREFACE + http2.settings(window=0) + http2.call_headers("Publish", 1)))
+        links.append(
+            http2.connected(
+                siege.port, http2.PREFACE + http2.settings(window=0) + http2.call_headers("Publish", 1)
+            )
+        )
         requests = (
-            http2.call_data(publish(small, destination="unread", producer_id=f"unread{number}", first_sequence=n), 1, end=False)
+            http2.call_data(
+                publish(small, destination="unread", producer_id=f"unread{number}", first_sequence=n),
+                1,
+                end=False,
+            )
             for n in range(3000)
         )
         http2.sent(links[-1], b"".join(requests))
@@ -173,11 +215,19 @@ def test_consumers_with_endless_credit_that_never_read(siege: Siege, links: list
     for _ in range(50):
         assert publisher.send(full).receipt.rows == 2000
     credit = {"rows": 2**64 - 1, "bytes": 2**64 - 1}
-    opened = ConsumeRequest(open={"destination": "slow", "credit": credit, "batch_rows_max": 2**32 - 1}).SerializeToString()
+    opened = ConsumeRequest(
+        open={"destination": "slow", "credit": credit, "batch_rows_max": 2**32 - 1}
+    ).SerializeToString()
     more = ConsumeRequest(credit=credit).SerializeToString()
     for _ in range(20):
-        links.append(http2.connected(siege.port, http2.PREFACE + http2.settings(window=0) + http2.call_headers("Consume", 1)))
-        http2.sent(links[-1], http2.call_data(opened, 1, end=False) + http2.call_data(more, 1, end=False) * 2000)
+        links.append(
+            http2.connected(
+                siege.port, http2.PREFACE + http2.settings(window=0) + http2.call_headers("Consume", 1)
+            )
+        )
+        http2.sent(
+            links[-1], http2.call_data(opened, 1, end=False) + http2.call_data(more, 1, end=False) * 2000
+        )
     wait_until(lambda: siege.wire.stats("slow").assigned_rows == 100_000)
     siege.check()
     # They go, and what they held is there for others.

@@ -17,7 +17,9 @@ from spark_tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-OPEN: Final = ConsumeRequest(open={"destination": "idle", "credit": {"rows": 1, "bytes": 1}, "create": True}).SerializeToString()
+OPEN: Final = ConsumeRequest(
+    open={"destination": "idle", "credit": {"rows": 1, "bytes": 1}, "create": True}
+).SerializeToString()
 MANY: Final = 1000
 
 
@@ -26,7 +28,9 @@ def two_connections_with_a_thousand_streams(target: Target) -> None:
     for _ in range(2):
         client = target.client()
         streams += [(client, client.call("Consume", OPEN, end=False)) for _ in range(MANY)]
-    wait_until(lambda: all(client.received[stream] or stream in client.ended for client, stream in streams), 60)
+    wait_until(
+        lambda: all(client.received[stream] or stream in client.ended for client, stream in streams), 60
+    )
     refused = sum(1 for client, stream in streams if stream in client.ended)
     assert 300 < refused < 500, refused
     # Who comes now has no stream yet, and gets one.
@@ -56,7 +60,9 @@ def test_idle_connections_give_way(tmp_path: pathlib.Path) -> None:
         with Wire(siege.broker.address) as wire:
             assert wire.stats(siege.witness.queue, wait_for_ready=True).enqueued_rows
         siege.witness.wait_for(5)
-        assert re.search(r"\d+ idle connections of one host are ended, others need room", siege.broker.stderr())
+        assert re.search(
+            r"\d+ idle connections of one host are ended, others need room", siege.broker.stderr()
+        )
     finally:
         target.close()
     siege.end()

@@ -1,4 +1,5 @@
-"""A broker that the system lets have 300 threads, as systemd and Kubernetes do, and more consumers than those are enough for.
+"""A broker that the system lets have 300 threads, as systemd and Kubernetes do, and more consumers than those
+are enough for.
 
 Needs root, to run the broker as a user whose threads are counted.
 """
@@ -40,7 +41,9 @@ def works() -> bool:
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not works(), reason="needs root, setpriv and prlimit")]
 
-OPEN: Final = ConsumeRequest(open={"destination": "idle", "credit": {"rows": 1, "bytes": 1}, "create": True}).SerializeToString()
+OPEN: Final = ConsumeRequest(
+    open={"destination": "idle", "credit": {"rows": 1, "bytes": 1}, "create": True}
+).SerializeToString()
 
 
 def idle_consumers(target: Target) -> None:
@@ -50,7 +53,9 @@ def idle_consumers(target: Target) -> None:
     streams = [(client, client.call("Consume", OPEN, end=False)) for client in each]
     many = target.client()
     streams += [(many, many.call("Consume", OPEN, end=False)) for _ in range(count)]
-    wait_until(lambda: all(client.received[stream] or stream in client.ended for client, stream in streams), 30)
+    wait_until(
+        lambda: all(client.received[stream] or stream in client.ended for client, stream in streams), 30
+    )
     refused = sum(1 for client, stream in streams if stream in client.ended)
     assert 2 * count > refused > count, f"{refused} of {2 * count} are refused"
 
@@ -71,7 +76,10 @@ def test_consumers_for_which_there_are_no_threads_are_refused_and_others_served(
     assert report.peak.threads < 300, report
     few.endure(IDLE).check()  # and again, with the threads that are there now
     said = few.broker.stderr()
-    words = r"WARNING \d+ streams instead of 2000 \(streams_max\), each takes two threads: user \d+ may have 300 threads"
+    words = (
+        r"WARNING \d+ streams instead of 2000 \(streams_max\), each takes two threads: user \d+ may "
+        r"have 300 threads"
+    )
     assert re.search(words, said), said
 
 
@@ -82,7 +90,10 @@ def test_who_is_refused_hears_of_the_limit_and_the_remedy(few: Siege) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             few.wire.hold(HoldRunRequest()).next()
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert re.search(r"user \d+ may have 300 threads \(RLIMIT_NPROC: raise it with `ulimit -u`", str(caught.value.details()))
+        assert re.search(
+            r"user \d+ may have 300 threads \(RLIMIT_NPROC: raise it with `ulimit -u`",
+            str(caught.value.details()),
+        )
     finally:
         target.close()
 
@@ -93,9 +104,14 @@ def test_a_broker_with_few_threads_is_told_to_stop(tmp_path: pathlib.Path, rng: 
 
 @pytest.mark.skipif(SCALE <= 1, reason="an innocent client may wait for longer than it does: make fuzz")
 def test_others_of_the_same_user_take_the_threads(tmp_path: pathlib.Path) -> None:
-    """What there was at the start is gone: streams are refused, nothing hangs, and when they come back all is well."""
+    """What there was at the start is gone: streams are refused, nothing hangs, and when they come back all is
+    well.
+    """
     siege = Siege(tmp_path / "broker", LIMITS)
-    take = "import threading, time\ntry:\n while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    take = (
+        "import threading, time\ntry:\n while True: threading.Thread(target=time.sleep, args=(60,), "
+        "daemon=True).start()\n"
+    )
     take += "except RuntimeError: print(flush=True)\ntime.sleep(60)"
     with subprocess.Popen([*LIMITS, sys.executable, "-c", take], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

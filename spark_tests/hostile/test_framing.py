@@ -1,4 +1,6 @@
-"""The one place where protobuf is read by hand: whatever comes in, it is read as protobuf reads it, or refused."""
+"""The one place where protobuf is read by hand: whatever comes in, it is read as protobuf reads it, or
+refused.
+"""
 
 from __future__ import annotations
 

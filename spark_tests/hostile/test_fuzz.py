@@ -1,4 +1,5 @@
-"""Damaged requests of every method: no process dies, hangs or grows, nothing is answered as a bug, and what is accepted can be read.
+"""Damaged requests of every method: no process dies, hangs or grows, nothing is answered as a bug, and what
+is accepted can be read.
 
 MQ_FUZZ_INPUTS says how many (12,000); the printed seed repeats every one of them.
 """
@@ -57,15 +58,23 @@ class Tally:
             per_code[f"client's {code}" if method in replies.METHODS else code] += count
         lines = [
             f"{self.inputs} inputs in {seconds:.0f} s = {self.inputs / seconds:.0f}/s, seed {session_seed()}",
-            f"deaths {self.deaths}, findings {len(self.findings)}, kinds of answers {len(self.kinds)}, rows read back {self.read_rows}",
-            f"peak RssAnon {self.rss_anon_bytes >> 20} MiB, slowest input {self.slowest_s * 1000:.0f} ms of processor time",
+            (
+                f"deaths {self.deaths}, findings {len(self.findings)}, kinds of answers {len(self.kinds)}, "
+                f"rows read back {self.read_rows}"
+            ),
+            (
+                f"peak RssAnon {self.rss_anon_bytes >> 20} MiB, slowest input {self.slowest_s * 1000:.0f} ms "
+                f"of processor time"
+            ),
             "per method: " + ", ".join(f"{name} {count}" for name, count in per_method.most_common()),
             "per answer: " + ", ".join(f"{name} {count}" for name, count in per_code.most_common()),
         ]
         return "\n".join(lines)
 
 
-def run(first: int, chunks: int, inputs: int, journal: pathlib.Path, *more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    first: int, chunks: int, inputs: int, journal: pathlib.Path, *more: str
+) -> subprocess.CompletedProcess[str]:
     """Runs chunks in a process of their own, which says in `journal` where it is."""
     command = [
         sys.executable,
@@ -78,11 +87,17 @@ def run(first: int, chunks: int, inputs: int, journal: pathlib.Path, *more: str)
         str(journal),
         *more,
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONFAULTHANDLER": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONFAULTHANDLER": "1",
+    }
     return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
 
 
-def place_of_death(process: subprocess.CompletedProcess[str], chunk: int, inputs: int, folder: pathlib.Path) -> str:
+def place_of_death(
+    process: subprocess.CompletedProcess[str], chunk: int, inputs: int, folder: pathlib.Path
+) -> str:
     """Returns which input ended a process: the last one that a run of the same chunk does not survive."""
     survived, fatal = 0, inputs
     while fatal - survived > 1:
@@ -119,16 +134,23 @@ def test_damaged_requests_harm_nobody(tmp_path: pathlib.Path) -> None:
     assert tally.deaths == 0
     assert tally.inputs >= INPUTS
     assert tally.rss_anon_bytes < RSS_ANON_BYTES_MAX
-    # That it means something: all methods, accepted and refused, with many reasons, and rows that came through.
+    # That it means something: all methods, accepted and refused, with many reasons, and rows that came
+    # through.
     assert {name.split(" ")[0] for name in tally.counts} == {*METHODS, *replies.METHODS}
     assert {name.split(" ")[1] for name in tally.counts} <= {"OK", *(error.code for error in TABLE)}
     assert tally.read_rows > INPUTS // 20
     assert len(tally.kinds) > 150
 
 
-def test_an_input_that_ends_the_process_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_ends_the_process_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MQ_FUZZ_CANARY", "1")
     process = run(0, 1, 4, tmp_path / "journal")
     assert process.returncode == -signal.SIGSEGV
-    assert [json.loads(line) for line in (tmp_path / "journal").read_text(encoding="utf-8").splitlines()] == [{"begins": 0}]
-    assert place_of_death(process, 0, 4, tmp_path).startswith("chunk 0 input 1 ended the process with SIGSEGV")
+    assert [json.loads(line) for line in (tmp_path / "journal").read_text(encoding="utf-8").splitlines()] == [
+        {"begins": 0}
+    ]
+    assert place_of_death(process, 0, 4, tmp_path).startswith(
+        "chunk 0 input 1 ended the process with SIGSEGV"
+    )

@@ -1,4 +1,6 @@
-"""Lawful work that is long, asked for as often as one may: others have their turn in between, and little of it is remembered."""
+"""Lawful work that is long, asked for as often as one may: others have their turn in between, and little of
+it is remembered.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def fill(target: Target, queue: str, rows: int, priorities: int = 1) -> None:
 
 
 def consume_row_by_row(target: Target) -> None:
-    """All credit there can be, one row a delivery: one consumer reads, one does not, and nothing is ever acknowledged."""
+    """All credit there can be, one row a delivery: one consumer reads, one does not, and nothing is ever
+    acknowledged.
+    """
     credit = {"rows": 1 << 62, "bytes": 1 << 62}
     for _ in range(2):
         stream = target.wire().stream("Consume")
@@ -75,7 +79,11 @@ def prepare_lists(target: Target) -> None:
         for number in range(STAGED):
             publisher.sequences.clear()
             token = number.to_bytes(16, "big")
-            publisher.put(batch, producer_id="", staged={"token": token, "epoch": 1, "query_id": f"q{number % 7}", "target": ""})
+            publisher.put(
+                batch,
+                producer_id="",
+                staged={"token": token, "epoch": 1, "query_id": f"q{number % 7}", "target": ""},
+            )
         for _ in range(STAGED):
             assert publisher.answer().receipt.rows == 1
         publisher.stream.end()
@@ -87,7 +95,9 @@ def ask_for_lists(target: Target) -> None:
     def ask(wire: Wire) -> None:
         for _ in range(target.times(5)):
             wire.call("ListDestinations", ListDestinationsRequest())
-            wire.call("DiscardStaged", DiscardStagedRequest(tokens=[uuid.uuid4().bytes for _ in range(50_000)]))
+            wire.call(
+                "DiscardStaged", DiscardStagedRequest(tokens=[uuid.uuid4().bytes for _ in range(50_000)])
+            )
 
     with futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, wires))
@@ -100,7 +110,9 @@ def wait_for_plans(target: Target) -> None:
     run = target.held(Held(wire)).run
     for number in range(200):
         who = {"destination": "broad", "consumer": f"c{number}", "run": run}
-        threading.Thread(target=_plan, args=(wire, PlanRequest(who=who, min_rows=1 << 40, wait_ms=10_000)), daemon=True).start()
+        threading.Thread(
+            target=_plan, args=(wire, PlanRequest(who=who, min_rows=1 << 40, wait_ms=10_000)), daemon=True
+        ).start()
     publisher = wire.publisher("broad")
     for number in range(target.times(300)):
         publisher.send(batch_of([b"w"]), partition=number % 1024)
@@ -128,7 +140,12 @@ class Held:
 
 ATTACKS: Final = (
     Attack("row by row", consume_row_by_row, lambda target: fill(target, "singles", ROWS), lawful=True),
-    Attack("views of what changes", browse_what_changes, lambda target: fill(target, "mixed", ROWS, 10), lawful=True),
+    Attack(
+        "views of what changes",
+        browse_what_changes,
+        lambda target: fill(target, "mixed", ROWS, 10),
+        lawful=True,
+    ),
     Attack("lists", ask_for_lists, prepare_lists, lawful=True),
     Attack("waiting plans", wait_for_plans, lawful=True),
 )
@@ -141,5 +158,7 @@ def test_others_have_their_turn(siege: Siege, attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("attack", [ATTACKS[0], ATTACKS[3]], ids=lambda attack: attack.name)
-def test_the_broker_can_be_told_to_stop_at_every_moment(attack: Attack, tmp_path: pathlib.Path, rng: random.Random) -> None:
+def test_the_broker_can_be_told_to_stop_at_every_moment(
+    attack: Attack, tmp_path: pathlib.Path, rng: random.Random
+) -> None:
     stop_during(attack, tmp_path / "broker", rng)

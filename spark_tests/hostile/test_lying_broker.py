@@ -1,4 +1,6 @@
-"""Clients of a broker that answers nonsense: they say so in time, no thread dies in silence, and nothing is taken for done."""
+"""Clients of a broker that answers nonsense: they say so in time, no thread dies in silence, and nothing is
+taken for done.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,15 @@ _SIMPLE = rows(3).select(["value"])
 class LyingBroker:
     """Says hello as one should; what it sends on Consume and Publish is up to the test."""
 
-    def __init__(self, consume: Callable[[], Iterator[bytes]], publish: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(
+        self, consume: Callable[[], Iterator[bytes]], publish: Callable[[], Iterator[bytes]]
+    ) -> None:
         hello = admin_pb2.HelloResponse(cluster_id=b"\xcc" * 16, version="0", protocol=1)
         described = admin_pb2.Destination(name="q", destination_id=bytes(16), partitions=[{"partition": 0}])
         single = {"Hello": hello.SerializeToString(), "DescribeDestination": described.SerializeToString()}
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_unary_rpc_method_handler(lambda _, context, answer=answer: answer) for name, answer in single.items()
+            name: grpc.unary_unary_rpc_method_handler(lambda _, context, answer=answer: answer)
+            for name, answer in single.items()
         }
         handlers["Send"] = grpc.unary_unary_rpc_method_handler(lambda _, context: next(publish(), b""))
         for name, answers in (("Consume", consume), ("Publish", publish)):
@@ -66,13 +71,27 @@ def lying() -> Iterator[Callable[..., str]]:
 
 
 def opened() -> bytes:
-    return framing.join(consume_pb2.ConsumeHeader(opened={"session": 1, "destination_id": bytes(16)}).SerializeToString())
+    return framing.join(
+        consume_pb2.ConsumeHeader(opened={"session": 1, "destination_id": bytes(16)}).SerializeToString()
+    )
 
 
 def delivery(records: bytes | None = None, **fields: Any) -> bytes:
-    run = {"run_rows": [3], "append_time_us": [1], "priority": [4], "delivery_count": [1], "producer": [0], "producers": ["p"]}
-    header = common_pb2.RowsHeader(**{"rows": 3, "columns": envelope.VALUE, "sequence_shift": [0], **run, **fields})
-    return framing.join(consume_pb2.ConsumeHeader(delivery=header).SerializeToString(), records or memoryview(envelope.encode(_SIMPLE)))
+    run = {
+        "run_rows": [3],
+        "append_time_us": [1],
+        "priority": [4],
+        "delivery_count": [1],
+        "producer": [0],
+        "producers": ["p"],
+    }
+    header = common_pb2.RowsHeader(
+        **{"rows": 3, "columns": envelope.VALUE, "sequence_shift": [0], **run, **fields}
+    )
+    return framing.join(
+        consume_pb2.ConsumeHeader(delivery=header).SerializeToString(),
+        records or memoryview(envelope.encode(_SIMPLE)),
+    )
 
 
 _LIES: dict[str, bytes] = {
@@ -80,7 +99,9 @@ _LIES: dict[str, bytes] = {
     "no header": framing.join(b"\xff\xff"),
     "no Arrow": delivery(b"\x00" * 200),
     "other rows": delivery(rows=4),
-    "more runs than rows": delivery(run_rows=[3, 3], append_time_us=[1, 1], priority=[4, 4], delivery_count=[1, 1], producer=[0, 0]),
+    "more runs than rows": delivery(
+        run_rows=[3, 3], append_time_us=[1, 1], priority=[4, 4], delivery_count=[1, 1], producer=[0, 0]
+    ),
     "partition 2^32 - 1": delivery(partition=2**32 - 1),
     "offset 2^64 - 1": delivery(base_offset=2**64 - 1),
     "half an offset": delivery(offsets=b"1234"),

@@ -1,4 +1,6 @@
-"""Tools that everybody has, at work as often as somebody may set them: health probes, port checks, and whoever asks by reflection."""
+"""Tools that everybody has, at work as often as somebody may set them: health probes, port checks, and
+whoever asks by reflection.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 def channel(target: Target) -> grpc.Channel:
     """A connection of its own each time, as a process of its own has it."""
-    return grpc.insecure_channel(target.address.removeprefix("mq://"), options=[("grpc.use_local_subchannel_pool", 1)])
+    return grpc.insecure_channel(
+        target.address.removeprefix("mq://"), options=[("grpc.use_local_subchannel_pool", 1)]
+    )
 
 
 def check(target: Target, service: str) -> None:
@@ -45,7 +49,10 @@ def give_up(target: Target) -> None:
 def look(target: Target) -> None:
     """Kubernetes: is the port open? A load balancer: does it speak HTTP?"""
     http2.connected(target.port).close()
-    with contextlib.suppress(OSError), http2.connected(target.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") as link:
+    with (
+        contextlib.suppress(OSError),
+        http2.connected(target.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") as link,
+    ):
         link.recv(100)
 
 
@@ -75,12 +82,17 @@ class Reflection:
         self._stub = reflection_pb2_grpc.ServerReflectionStub(opened)
 
     def ask(self, **question: Any) -> Any:
-        (answer,) = self._stub.ServerReflectionInfo(iter((reflection_pb2.ServerReflectionRequest(**question),)), timeout=20)
+        (answer,) = self._stub.ServerReflectionInfo(
+            iter((reflection_pb2.ServerReflectionRequest(**question),)), timeout=20
+        )
         return answer
 
     def files(self, **question: Any) -> list[descriptor_pb2.FileDescriptorProto]:
         answer = self.ask(**question)
-        return [descriptor_pb2.FileDescriptorProto.FromString(one) for one in answer.file_descriptor_response.file_descriptor_proto]
+        return [
+            descriptor_pb2.FileDescriptorProto.FromString(one)
+            for one in answer.file_descriptor_response.file_descriptor_proto
+        ]
 
 
 @pytest.fixture

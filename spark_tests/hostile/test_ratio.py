@@ -1,6 +1,8 @@
-"""Memory for bytes: whatever a request of any kind holds, valid or damaged, the broker takes no more than so many times its bytes.
+"""Memory for bytes: whatever a request of any kind holds, valid or damaged, the broker takes no more than so
+many times its bytes.
 
-In a process of its own, over the real handlers: what Python, protobuf and Arrow take together is the peak of the process's memory.
+In a process of its own, over the real handlers: what Python, protobuf and Arrow take together is the peak of
+the process's memory.
 """
 
 from __future__ import annotations
@@ -100,9 +102,13 @@ def one_call(scale: Scale, rng: random.Random) -> tuple[str, tuple[bytes, ...], 
         call[at] = stuffed(rng, call[at], limit)
     elif kind == "pairs":
         # The smallest field there is, of every number, as often as a request is long.
-        call[at] += bytes((rng.randrange(1, 16) << 3 | rng.choice((0, 2)), 0)) * (rng.choice((50_000, limit)) // 2 - len(call[at]))
+        call[at] += bytes((rng.randrange(1, 16) << 3 | rng.choice((0, 2)), 0)) * (
+            rng.choice((50_000, limit)) // 2 - len(call[at])
+        )
     else:
-        call[at] = (mutation.restructured if kind == "restructured" else mutation.mutated)(rng, call[at], other)
+        call[at] = (mutation.restructured if kind == "restructured" else mutation.mutated)(
+            rng, call[at], other
+        )
     return method, tuple(call), kind
 
 
@@ -111,7 +117,13 @@ def main() -> None:
     scale = Scale()
 
     @seed(int(sys.argv[1]))
-    @settings(max_examples=int(sys.argv[2]), deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=int(sys.argv[2]),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.integers(0, 2**64))
     def search(number: int) -> None:
         scale.weigh(*one_call(scale, random.Random(number)))
@@ -122,7 +134,11 @@ def main() -> None:
         scale.boundary.close()
         sys.stdout.write(json.dumps({"findings": scale.findings, "worst": scale.worst}))
         return
-    for weigh in (functools.partial(scale.weigh, name, call, "as it is") for name in scale.methods for call in scale.corpus[name]):
+    for weigh in (
+        functools.partial(scale.weigh, name, call, "as it is")
+        for name in scale.methods
+        for call in scale.corpus[name]
+    ):
         weigh()
     search()
     scale.boundary.close()
@@ -144,7 +160,9 @@ def searched(examples: int, *more: str) -> dict[str, Any]:
 @pytest.mark.timeout(120 + EXAMPLES)
 def test_no_request_takes_many_times_its_bytes() -> None:
     found = searched(EXAMPLES)
-    sys.stdout.write(f"\ntimes the bytes of a request (of a MiB where it is smaller), at most: {found['worst']}\n")
+    sys.stdout.write(
+        f"\ntimes the bytes of a request (of a MiB where it is smaller), at most: {found['worst']}\n"
+    )
     assert not found["findings"], found["findings"][:5]
     assert set(found["worst"]) == set(METHODS)
 

@@ -1,4 +1,6 @@
-"""Bytes that have come and were not handled, and rows that were read and are not taken: bounded for all together."""
+"""Bytes that have come and were not handled, and rows that were read and are not taken: bounded for all
+together.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def in_threads(count: int, work: Any) -> None:
 
 
 def acknowledgements(target: Target) -> None:
-    opened = ConsumeRequest(open={"destination": "acked", "credit": {"rows": 1, "bytes": 1}, "create": True}).SerializeToString()
-    large = ConsumeRequest(acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": RANGES}]}).SerializeToString()
+    opened = ConsumeRequest(
+        open={"destination": "acked", "credit": {"rows": 1, "bytes": 1}, "create": True}
+    ).SerializeToString()
+    large = ConsumeRequest(
+        acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": RANGES}]}
+    ).SerializeToString()
 
     def one(number: int) -> None:
         client = target.client()
@@ -55,7 +61,13 @@ def sends(target: Target) -> None:
         client = target.client()
         streams = []
         for at in range(target.times(25)):
-            header = PublishHeader(destination="sent", producer_id=f"{number:016x}{at:016x}", request_id=1, rows=1, columns=envelope.VALUE)
+            header = PublishHeader(
+                destination="sent",
+                producer_id=f"{number:016x}{at:016x}",
+                request_id=1,
+                rows=1,
+                columns=envelope.VALUE,
+            )
             message = http2.message(framing.join(header.SerializeToString(), memoryview(records)))
             streams.append((client.call("Send"), message))
         for stream, message in streams:

@@ -1,4 +1,5 @@
-"""Record batches that would kill, fill or fool who trusts them. Broker and clients decode with the same code, and refuse them alike.
+"""Record batches that would kill, fill or fool who trusts them. Broker and clients decode with the same code,
+and refuse them alike.
 
 Those that go over a real socket stand in spark_tests/rpc/test_bad_records.py.
 """
@@ -24,12 +25,18 @@ _VALUE: Final = envelope.VALUE
 
 def encoded(columns: int, **values: list[Any]) -> bytes:
     schema = envelope.schema_of(columns)
-    message: bytes = pa.record_batch([pa.array(values[f.name], f.type) for f in schema], schema=schema).serialize().to_pybytes()
+    message: bytes = (
+        pa.record_batch([pa.array(values[f.name], f.type) for f in schema], schema=schema)
+        .serialize()
+        .to_pybytes()
+    )
     return message
 
 
 def two_values(*offsets: int) -> bytes:
-    return encoded(_VALUE, value=[b"x" * 5] * 2).replace(struct.pack("<3i", 0, 5, 10), struct.pack("<3i", *offsets))
+    return encoded(_VALUE, value=[b"x" * 5] * 2).replace(
+        struct.pack("<3i", 0, 5, 10), struct.pack("<3i", *offsets)
+    )
 
 
 def headers(*pairs: Any) -> bytes:
@@ -52,7 +59,10 @@ def everywhere(number: int, size: int) -> list[bytes]:
     """A good message with this number at every place of its metadata."""
     good = encoded(_VALUE | envelope.KEY, key=[None, b"k"], value=[b"v", b"w"])
     (length,) = struct.unpack_from("<I", good, 4)
-    return [good[:at] + number.to_bytes(size, "little") + good[at + size :] for at in range(0, 8 + length - size + 1, 2)]
+    return [
+        good[:at] + number.to_bytes(size, "little") + good[at + size :]
+        for at in range(0, 8 + length - size + 1, 2)
+    ]
 
 
 _TIMES: Final = _VALUE | envelope.BIT["created_at"]
@@ -61,15 +71,35 @@ _CASES: Final[dict[str, tuple[Callable[[], bytes], int, int, type[Exception]]]] 
     "negative offset": (lambda: two_values(0, -5, 10), _VALUE, 2, InvalidRecords),
     "negative first offset": (lambda: two_values(-10, 5, 10), _VALUE, 2, InvalidRecords),
     "decreasing offsets": (lambda: two_values(0, 10, 5), _VALUE, 2, InvalidRecords),
-    "a header without a name": (lambda: headers({"key": None, "value": b"x"}), _VALUE | envelope.HEADERS, 1, InvalidRecords),
+    "a header without a name": (
+        lambda: headers({"key": None, "value": b"x"}),
+        _VALUE | envelope.HEADERS,
+        1,
+        InvalidRecords,
+    ),
     "no header where one is announced": (lambda: headers(None), _VALUE | envelope.HEADERS, 1, InvalidRecords),
-    "a million headers": (lambda: headers(*[{"key": "", "value": None}] * 10**6), _VALUE | envelope.HEADERS, 1, LimitExceeded),
+    "a million headers": (
+        lambda: headers(*[{"key": "", "value": None}] * 10**6),
+        _VALUE | envelope.HEADERS,
+        1,
+        LimitExceeded,
+    ),
     "a time after every calendar": (lambda: at_time(2**63 - 1), _TIMES, 1, InvalidRecords),
     "a time before every calendar": (lambda: at_time(-(2**63)), _TIMES, 1, InvalidRecords),
-    "the first moment of the year 10000": (lambda: at_time(253_402_300_800_000_000), _TIMES, 1, InvalidRecords),
+    "the first moment of the year 10000": (
+        lambda: at_time(253_402_300_800_000_000),
+        _TIMES,
+        1,
+        InvalidRecords,
+    ),
     "metadata longer than the message": (lambda: with_length(2**31), _VALUE, 1, InvalidRecords),
     "metadata of no length": (lambda: with_length(0), _VALUE, 1, InvalidRecords),
-    "2^31 - 1 rows in 224 bytes": (lambda: foreign_records()["a million million rows"], _VALUE, 12, InvalidRecords),
+    "2^31 - 1 rows in 224 bytes": (
+        lambda: foreign_records()["a million million rows"],
+        _VALUE,
+        12,
+        InvalidRecords,
+    ),
     "2,000 columns": (lambda: foreign_records()["2,000 columns"], _VALUE, 12, InvalidRecords),
     "sixty levels of lists": (lambda: foreign_records()["deep"], _VALUE, 12, InvalidRecords),
     "zstd": (lambda: foreign_records()["zstd"], _VALUE, 12, InvalidRecords),
@@ -94,7 +124,13 @@ def test_it_is_refused_before_it_costs_anything(name: str) -> None:
 def test_records_of_another_schema_are_refused_or_mean_the_same(name: str) -> None:
     """Where a foreign column has the layout of ours, its bytes are taken as ours, and are valid as such."""
     records = foreign_records()[name]
-    for columns in (_VALUE, _VALUE | envelope.HEADERS, _VALUE | envelope.BIT["message_id"], _TIMES, _VALUE | envelope.PRIORITY):
+    for columns in (
+        _VALUE,
+        _VALUE | envelope.HEADERS,
+        _VALUE | envelope.BIT["message_id"],
+        _TIMES,
+        _VALUE | envelope.PRIORITY,
+    ):
         try:
             batch = envelope.decode(records, columns, 12)
         except (InvalidRecords, LimitExceeded):
@@ -104,7 +140,9 @@ def test_records_of_another_schema_are_refused_or_mean_the_same(name: str) -> No
         batch.to_pylist()
 
 
-@pytest.mark.parametrize("number", [0, 1, 4, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 8, 2**64 - 1])
+@pytest.mark.parametrize(
+    "number", [0, 1, 4, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 8, 2**64 - 1]
+)
 def test_no_number_in_the_metadata_is_followed_blindly(number: int) -> None:
     for size in (2, 4, 8):
         for records in everywhere(number & (1 << 8 * size) - 1, size):

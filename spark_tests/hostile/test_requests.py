@@ -1,6 +1,8 @@
-"""Requests that would kill, fill or stall a broker that trusts them: each is refused by its name, before it costs anything.
+"""Requests that would kill, fill or stall a broker that trusts them: each is refused by its name, before it
+costs anything.
 
-What is hostile inside of record batches stands in `test_records`, what is hostile about connections in `test_connections`.
+What is hostile inside of record batches stands in `test_records`, what is hostile about connections in
+`test_connections`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def header(**fields: Any) -> bytes:
 
 def consume(*requests: consume_pb2.ConsumeRequest) -> tuple[bytes, ...]:
     opened = consume_pb2.OpenConsumer(destination=QUEUE, create=True)
-    return tuple(message.SerializeToString() for message in (consume_pb2.ConsumeRequest(open=opened), *requests))
+    return tuple(
+        message.SerializeToString() for message in (consume_pb2.ConsumeRequest(open=opened), *requests)
+    )
 
 
 def acknowledge(*partitions: tuple[int, bytes]) -> tuple[bytes, ...]:
@@ -85,18 +89,46 @@ _REFUSED: Final[list[Case]] = [
     ("Stats", lambda t: bytes(RPC_BYTES_MAX), "LIMIT_EXCEEDED"),
     ("CommitStaged", lambda t: repeated(1, b"", RPC_BYTES_MAX), "LIMIT_EXCEEDED"),
     ("DiscardStaged", lambda t: repeated(1, b"x" * 600, 1 << 20), "LIMIT_EXCEEDED"),
-    ("Consume", lambda t: (*consume()[:1], b"\x1a" + varint(4 << 20) + repeated(2, b"", 4 << 20)), "LIMIT_EXCEEDED"),
+    (
+        "Consume",
+        lambda t: (*consume()[:1], b"\x1a" + varint(4 << 20) + repeated(2, b"", 4 << 20)),
+        "LIMIT_EXCEEDED",
+    ),
     ("Send", lambda t: b"\x18\x01" * (2 << 20), "INVALID_REQUEST"),
     ("Send", lambda t: header(producer_id="\u20ac" * 200), "INVALID_REQUEST"),
     ("Send", lambda t: header(staged={"token": bytes(16), "query_id": "q" * (1 << 20)}), "LIMIT_EXCEEDED"),
     ("Publish", lambda t: header(staged={"token": bytes(16), "run_id": "r" * 4000}), "LIMIT_EXCEEDED"),
     ("Fetch", lambda t: fetch(t, query_id="q" * (ID_BYTES_MAX + 1)), "LIMIT_EXCEEDED"),
-    ("ForgetMarker", lambda t: produce_pb2.ForgetMarkerRequest(owner="o" * (ID_BYTES_MAX + 1)).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("CommitStaged", lambda t: produce_pb2.CommitStagedRequest(owner="o" * 513, target="\u20ac" * 9).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("Hello", lambda t: admin_pb2.HelloRequest(client="c" * 1000, protocol=1).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("Plan", lambda t: subscribe_pb2.PlanRequest(start=many_positions(PARTITIONS_MAX + 1)).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("OpenRange", lambda t: subscribe_pb2.OpenRangeRequest(end=many_positions(60_000)).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("AcknowledgeRange", lambda t: subscribe_pb2.AcknowledgeRangeRequest(end=many_positions(10**6)).SerializeToString(), "LIMIT_EXCEEDED"),
+    (
+        "ForgetMarker",
+        lambda t: produce_pb2.ForgetMarkerRequest(owner="o" * (ID_BYTES_MAX + 1)).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "CommitStaged",
+        lambda t: produce_pb2.CommitStagedRequest(owner="o" * 513, target="\u20ac" * 9).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "Hello",
+        lambda t: admin_pb2.HelloRequest(client="c" * 1000, protocol=1).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "Plan",
+        lambda t: subscribe_pb2.PlanRequest(start=many_positions(PARTITIONS_MAX + 1)).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "OpenRange",
+        lambda t: subscribe_pb2.OpenRangeRequest(end=many_positions(60_000)).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "AcknowledgeRange",
+        lambda t: subscribe_pb2.AcknowledgeRangeRequest(end=many_positions(10**6)).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
     # Bytes that are no request.
     ("Plan", lambda t: b"\xff" * 100, "INVALID_REQUEST"),
     ("Stats", lambda t: b"\x0a\x02\xff\xfe", "INVALID_REQUEST"),
@@ -107,16 +139,48 @@ _REFUSED: Final[list[Case]] = [
     ("Hello", lambda t: (), "INVALID_REQUEST"),
     ("HoldRun", lambda t: (), "INVALID_REQUEST"),
     # Names.
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="a" * 256).SerializeToString(), "INVALID_NAME"),
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="../../etc").SerializeToString(), "INVALID_NAME"),
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="orders.*").SerializeToString(), "INVALID_NAME"),
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="\u20ac" * 300_000).SerializeToString(), "INVALID_NAME"),
-    ("OpenProducer", lambda t: produce_pb2.OpenProducerRequest(name="a\x00b").SerializeToString(), "INVALID_NAME"),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="a" * 256).SerializeToString(),
+        "INVALID_NAME",
+    ),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="../../etc").SerializeToString(),
+        "INVALID_NAME",
+    ),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="orders.*").SerializeToString(),
+        "INVALID_NAME",
+    ),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="\u20ac" * 300_000).SerializeToString(),
+        "INVALID_NAME",
+    ),
+    (
+        "OpenProducer",
+        lambda t: produce_pb2.OpenProducerRequest(name="a\x00b").SerializeToString(),
+        "INVALID_NAME",
+    ),
     ("OpenProducer", lambda t: produce_pb2.OpenProducerRequest(name="").SerializeToString(), "INVALID_NAME"),
-    ("Plan", lambda t: subscribe_pb2.PlanRequest(who=who(t, consumer="a/../b")).SerializeToString(), "INVALID_NAME"),
+    (
+        "Plan",
+        lambda t: subscribe_pb2.PlanRequest(who=who(t, consumer="a/../b")).SerializeToString(),
+        "INVALID_NAME",
+    ),
     # Counts.
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="x", partitions=1025).SerializeToString(), "LIMIT_EXCEEDED"),
-    ("CreateDestination", lambda t: admin_pb2.CreateDestinationRequest(name="x", partitions=1 << 31).SerializeToString(), "LIMIT_EXCEEDED"),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="x", partitions=1025).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
+    (
+        "CreateDestination",
+        lambda t: admin_pb2.CreateDestinationRequest(name="x", partitions=1 << 31).SerializeToString(),
+        "LIMIT_EXCEEDED",
+    ),
     ("Send", lambda t: header(partition=2**32 - 1), "INVALID_REQUEST"),
     ("Send", lambda t: header(rows=0), "LIMIT_EXCEEDED"),
     ("Send", lambda t: header(rows=2**32 - 1), "LIMIT_EXCEEDED"),
@@ -131,9 +195,17 @@ _REFUSED: Final[list[Case]] = [
     ("Send", lambda t: header(staged={"token": b"short", "epoch": 1}), "INVALID_REQUEST"),
     ("Send", lambda t: header(staged={"token": bytes(4096)}), "LIMIT_EXCEEDED"),
     ("Send", lambda t: header(staged={}), "INVALID_REQUEST"),
-    ("CommitStaged", lambda t: produce_pb2.CommitStagedRequest(rows=_HUGE).SerializeToString(), "INVALID_REQUEST"),
+    (
+        "CommitStaged",
+        lambda t: produce_pb2.CommitStagedRequest(rows=_HUGE).SerializeToString(),
+        "INVALID_REQUEST",
+    ),
     ("HoldRun", lambda t: subscribe_pb2.HoldRunRequest(run=_HUGE).SerializeToString(), "INVALID_REQUEST"),
-    ("Plan", lambda t: subscribe_pb2.PlanRequest(who=who(t, run=_HUGE)).SerializeToString(), "INVALID_REQUEST"),
+    (
+        "Plan",
+        lambda t: subscribe_pb2.PlanRequest(who=who(t, run=_HUGE)).SerializeToString(),
+        "INVALID_REQUEST",
+    ),
     ("Fetch", lambda t: fetch(t, last=_HUGE), "OFFSETS_UNKNOWN"),
     ("Fetch", lambda t: fetch(t, partition=2**32 - 1), "UNKNOWN_DESTINATION"),
     # Forged identities.
@@ -141,9 +213,21 @@ _REFUSED: Final[list[Case]] = [
     ("Send", lambda t: header(producer_id="name/nobody", epoch=1), "UNKNOWN_PRODUCER"),
     ("Send", lambda t: header(producer_id="name/billing", epoch=2**32 - 1), "UNKNOWN_PRODUCER"),
     ("Send", lambda t: header(epoch=7), "INVALID_REQUEST"),
-    ("Plan", lambda t: subscribe_pb2.PlanRequest(who=who(t, cluster_id=b"\x01" * 400)).SerializeToString(), "WRONG_BROKER"),
-    ("Plan", lambda t: subscribe_pb2.PlanRequest(who=who(t, destination_id=bytes(16))).SerializeToString(), "DESTINATION_RECREATED"),
-    ("OpenRange", lambda t: subscribe_pb2.OpenRangeRequest(who=who(t, incarnation=bytes(16))).SerializeToString(), "OFFSETS_UNKNOWN"),
+    (
+        "Plan",
+        lambda t: subscribe_pb2.PlanRequest(who=who(t, cluster_id=b"\x01" * 400)).SerializeToString(),
+        "WRONG_BROKER",
+    ),
+    (
+        "Plan",
+        lambda t: subscribe_pb2.PlanRequest(who=who(t, destination_id=bytes(16))).SerializeToString(),
+        "DESTINATION_RECREATED",
+    ),
+    (
+        "OpenRange",
+        lambda t: subscribe_pb2.OpenRangeRequest(who=who(t, incarnation=bytes(16))).SerializeToString(),
+        "OFFSETS_UNKNOWN",
+    ),
     ("Fetch", lambda t: fetch(t, browse=b"x" * 16), "DATA_LOST"),
     # Acknowledgements.
     ("Consume", lambda t: acknowledge((0, b"123")), "INVALID_REQUEST"),
@@ -158,15 +242,31 @@ _REFUSED: Final[list[Case]] = [
     ("Consume", lambda t: acknowledge((0, pairs(0, 1)), (0, pairs(1, 2))), "INVALID_REQUEST"),
     ("Consume", lambda t: acknowledge(*[(0, pairs(0, 1))] * 300_000), "LIMIT_EXCEEDED"),
     ("Consume", lambda t: acknowledge((0, pairs(*range(500_000)))), "NOT_ASSIGNED"),
-    ("Consume", lambda t: consume(consume_pb2.ConsumeRequest(open={"destination": QUEUE})), "INVALID_REQUEST"),
-    ("Consume", lambda t: consume_pb2.ConsumeRequest(credit={"rows": 1}).SerializeToString(), "INVALID_REQUEST"),
+    (
+        "Consume",
+        lambda t: consume(consume_pb2.ConsumeRequest(open={"destination": QUEUE})),
+        "INVALID_REQUEST",
+    ),
+    (
+        "Consume",
+        lambda t: consume_pb2.ConsumeRequest(credit={"rows": 1}).SerializeToString(),
+        "INVALID_REQUEST",
+    ),
     ("Fetch", lambda t: subscribe_pb2.FetchRequest(credit_rows=1).SerializeToString(), "INVALID_REQUEST"),
-    ("OpenRange", lambda t: subscribe_pb2.OpenRangeRequest(who=who(t), end=many_positions(3)).SerializeToString(), "OFFSETS_UNKNOWN"),
-]  # fmt: skip
+    (
+        "OpenRange",
+        lambda t: subscribe_pb2.OpenRangeRequest(who=who(t), end=many_positions(3)).SerializeToString(),
+        "OFFSETS_UNKNOWN",
+    ),
+]
 
 
-@pytest.mark.parametrize(("method", "make", "code"), _REFUSED, ids=[f"{n}-{case[0]}" for n, case in enumerate(_REFUSED)])
-def test_it_is_refused_before_it_costs_anything(traffic: Traffic, method: str, make: Callable[[Traffic], Any], code: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "make", "code"), _REFUSED, ids=[f"{n}-{case[0]}" for n, case in enumerate(_REFUSED)]
+)
+def test_it_is_refused_before_it_costs_anything(
+    traffic: Traffic, method: str, make: Callable[[Traffic], Any], code: str
+) -> None:
     made = make(traffic)
     messages = made if isinstance(made, tuple) else (made,)
     before, began = anonymous_bytes(), time.process_time()
@@ -179,13 +279,24 @@ def test_it_is_refused_before_it_costs_anything(traffic: Traffic, method: str, m
 
 #: What looks dangerous and is allowed: the broker takes it as "as much as there is".
 _HARMLESS: Final[list[tuple[str, Callable[[Traffic], Any]]]] = [
-    ("Consume", lambda t: consume(*[consume_pb2.ConsumeRequest(credit={"rows": _HUGE, "bytes": _HUGE})] * 300)),
-    ("Fetch", lambda t: fetch(t, first=0, last=1, columns=_HUGE, batch_rows_max=2**32 - 1, batch_id=-(2**63))),
+    (
+        "Consume",
+        lambda t: consume(*[consume_pb2.ConsumeRequest(credit={"rows": _HUGE, "bytes": _HUGE})] * 300),
+    ),
+    (
+        "Fetch",
+        lambda t: fetch(t, first=0, last=1, columns=_HUGE, batch_rows_max=2**32 - 1, batch_id=-(2**63)),
+    ),
     (
         "Plan",
-        lambda t: subscribe_pb2.PlanRequest(who=who(t), max_rows=_HUGE, max_bytes=_HUGE, min_rows=_HUGE, wait_ms=0).SerializeToString(),
+        lambda t: subscribe_pb2.PlanRequest(
+            who=who(t), max_rows=_HUGE, max_bytes=_HUGE, min_rows=_HUGE, wait_ms=0
+        ).SerializeToString(),
     ),
-    ("Hello", lambda t: admin_pb2.HelloRequest(protocol=2**32 - 1, features=["x"] * 1000).SerializeToString()),
+    (
+        "Hello",
+        lambda t: admin_pb2.HelloRequest(protocol=2**32 - 1, features=["x"] * 1000).SerializeToString(),
+    ),
     ("Stats", lambda t: message_of([(100, 2, b"unknown" * 1000), (2**29 - 1, 0, _HUGE)])),
 ]
 
@@ -200,19 +311,28 @@ def test_it_is_taken_and_does_no_harm(traffic: Traffic, method: str, make: Calla
 
 def test_what_is_remembered_for_ever_has_bounds() -> None:
     failures: list[BaseException] = []
-    boundary = Boundary(failures.append, Settings(partitions_total_max=10, named_producers_max=2, browses_max=2))
+    boundary = Boundary(
+        failures.append, Settings(partitions_total_max=10, named_producers_max=2, browses_max=2)
+    )
 
     def code(method: str, request: Any) -> str:
         return next(boundary.feed(method, request.SerializeToString()))[0]
 
     assert code("CreateDestination", admin_pb2.CreateDestinationRequest(name="a", partitions=6)) == ""
-    assert code("CreateDestination", admin_pb2.CreateDestinationRequest(name="b", partitions=5)) == "LIMIT_EXCEEDED"
+    assert (
+        code("CreateDestination", admin_pb2.CreateDestinationRequest(name="b", partitions=5))
+        == "LIMIT_EXCEEDED"
+    )
     assert code("CreateDestination", admin_pb2.CreateDestinationRequest(name="b", partitions=4)) == ""
     assert code("DeleteDestination", admin_pb2.DeleteDestinationRequest(name="a")) == ""
     assert code("CreateDestination", admin_pb2.CreateDestinationRequest(name="a", partitions=6)) == ""
     names = [code("OpenProducer", produce_pb2.OpenProducerRequest(name=name)) for name in "abac"]
     assert names == ["", "", "", "LIMIT_EXCEEDED"]
-    assert [code("OpenBrowse", subscribe_pb2.OpenBrowseRequest(destination="a")) for _ in range(3)] == ["", "", "BUSY"]
+    assert [code("OpenBrowse", subscribe_pb2.OpenBrowseRequest(destination="a")) for _ in range(3)] == [
+        "",
+        "",
+        "BUSY",
+    ]
     boundary.close()
     assert not failures
 
@@ -232,8 +352,12 @@ def test_a_list_of_thousands_keeps_nobody_waiting() -> None:
         return reply
 
     boundary.broker.handle = counted  # type: ignore[method-assign]
-    listed = next(boundary.feed("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="a.").SerializeToString()))[2]
-    assert [destination.name for destination in listed.destinations] == sorted(f"a.{number}" for number in range(1, 1200, 2))
+    listed = next(
+        boundary.feed("ListDestinations", admin_pb2.ListDestinationsRequest(prefix="a.").SerializeToString())
+    )[2]
+    assert [destination.name for destination in listed.destinations] == sorted(
+        f"a.{number}" for number in range(1, 1200, 2)
+    )
     assert sum(pages) == 600
     assert max(pages) <= 250
     boundary.close()
@@ -244,7 +368,11 @@ def test_large_answers_that_nobody_reads_are_counted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "_LARGE_ANSWERS_BYTES_MAX", 3000)
     boundary = Boundary(lambda error: None, Settings(default_partitions=1))
     for number in range(20):
-        next(boundary.feed("CreateDestination", admin_pb2.CreateDestinationRequest(name=f"q{number}").SerializeToString()))
+        next(
+            boundary.feed(
+                "CreateDestination", admin_pb2.CreateDestinationRequest(name=f"q{number}").SerializeToString()
+            )
+        )
     # A call that was answered, and whose client is still there, has not read its answer.
     calls = [boundary.feed("ListDestinations", b"") for _ in range(6)]
     codes = [next(call)[0] for call in calls]

@@ -56,7 +56,10 @@ def test_every_alarm_rings() -> None:
     for broken, words in (
         (dataclasses.replace(good, peak=Usage(600 << 20)), "500 MiB more"),
         (dataclasses.replace(good, after=Usage(160 << 20)), "60 MiB are left"),
-        (dataclasses.replace(good, rounds=[*quiet, {"began": 0.0, "took_s": 1.0, "error": "DEADLINE"}]), "1 of 2 rounds"),
+        (
+            dataclasses.replace(good, rounds=[*quiet, {"began": 0.0, "took_s": 1.0, "error": "DEADLINE"}]),
+            "1 of 2 rounds",
+        ),
     ):
         with pytest.raises(AssertionError, match=words):
             broken.check()

@@ -1,4 +1,6 @@
-"""Health and reflection, as probes and tools use them, and as nobody should: the broker serves others, and ends when it is told to."""
+"""Health and reflection, as probes and tools use them, and as nobody should: the broker serves others, and
+ends when it is told to.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def probe(address: str, rounds: int) -> None:
     """Watches for a moment and cancels, as health probes do."""
     with grpc.insecure_channel(address.removeprefix("mq://")) as channel:
         for number in range(rounds):
-            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="" if number % 3 else SERVICE_NAME))
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(service="" if number % 3 else SERVICE_NAME)
+            )
             if number % 2:
                 assert next(watch).status == SERVING
             watch.cancel()
@@ -65,10 +69,14 @@ def test_watchers_that_never_read(siege: Siege, links: list[socket.socket]) -> N
 
 
 @pytest.mark.parametrize("path", [CHECK, WATCH, REFLECT])
-def test_thousands_of_calls_without_a_request_on_one_connection(siege: Siege, links: list[socket.socket], path: str) -> None:
+def test_thousands_of_calls_without_a_request_on_one_connection(
+    siege: Siege, links: list[socket.socket], path: str
+) -> None:
     links.append(http2.connected(siege.port, http2.PREFACE + http2.settings()))
     for start in range(1, 6801, 200):
-        http2.sent(links[-1], b"".join(http2.call_headers(path, stream) for stream in range(start, start + 200, 2)))
+        http2.sent(
+            links[-1], b"".join(http2.call_headers(path, stream) for stream in range(start, start + 200, 2))
+        )
     siege.check(30)
     assert is_serving(siege)
 
@@ -106,16 +114,22 @@ def test_a_broker_ends_while_hundreds_watch_or_leave(tmp_path: pathlib.Path, lea
 
 def compressed(message: bytes, stream: int) -> bytes:
     packed = gzip.compress(message)
-    return http2.frame(http2.DATA, http2.END_STREAM, stream, b"\x01" + len(packed).to_bytes(4, "big") + packed)
+    return http2.frame(
+        http2.DATA, http2.END_STREAM, stream, b"\x01" + len(packed).to_bytes(4, "big") + packed
+    )
 
 
-def test_questions_of_tools_are_bounded_and_nothing_is_unpacked(siege: Siege, links: list[socket.socket]) -> None:
+def test_questions_of_tools_are_bounded_and_nothing_is_unpacked(
+    siege: Siege, links: list[socket.socket]
+) -> None:
     before = siege.rss_anon_bytes()
     large = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 8_000_000).SerializeToString()
     for _ in range(4):
         words = http2.PREFACE + http2.settings(window=0)
         for stream in range(1, 51, 2):
-            words += http2.call_headers(REFLECT, stream, http2.field("grpc-encoding", "gzip")) + compressed(large, stream)
+            words += http2.call_headers(REFLECT, stream, http2.field("grpc-encoding", "gzip")) + compressed(
+                large, stream
+            )
         links.append(http2.connected(siege.port))
         http2.sent(links[-1], words)
     siege.check(20)

@@ -1,4 +1,5 @@
-"""A client that behaves, in a process of its own, while others do not: sends, receives and asks, and writes down how long it took.
+"""A client that behaves, in a process of its own, while others do not: sends, receives and asks, and writes
+down how long it took.
 
     python -m spark_tests.hostile.witness ADDRESS
 
@@ -58,7 +59,11 @@ class Witness:
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """Returns so many rounds that began from now on."""
         began = time.monotonic()
-        return wait_until(lambda: (new := [r for r in self.rounds if r["began"] >= began])[count:] and new, 180, f"{count} rounds")
+        return wait_until(
+            lambda: (new := [r for r in self.rounds if r["began"] >= began])[count:] and new,
+            180,
+            f"{count} rounds",
+        )
 
     def close(self) -> None:
         """Ends the process: nothing was lost, and nothing is there twice.

@@ -18,7 +18,9 @@ Entries = list[tuple[bytes, bytes | None]]
 
 
 def random_entries(rng: random.Random, count_max: int = 4, body_max: int = 1500) -> Entries:
-    """One turn: few entries, some without body, some with an empty one; some with headers over several sectors, as those of plans are."""
+    """One turn: few entries, some without body, some with an empty one; some with headers over several
+    sectors, as those of plans are.
+    """
     entries: Entries = []
     for _ in range(rng.randint(1, count_max)):
         body = rng.choice([None, b"", rng.randbytes(rng.randrange(body_max))])
@@ -28,7 +30,9 @@ def random_entries(rng: random.Random, count_max: int = 4, body_max: int = 1500)
 
 
 def size_of(entries: Entries) -> int:
-    return sum(frames.frame_bytes(len(header), None if body is None else len(body)) for header, body in entries)
+    return sum(
+        frames.frame_bytes(len(header), None if body is None else len(body)) for header, body in entries
+    )
 
 
 def write(journal: Journal, entries: Entries, *, for_state: bool = False) -> int:
@@ -42,7 +46,10 @@ def write(journal: Journal, entries: Entries, *, for_state: bool = False) -> int
 def plain(turns: Iterable[Turn]) -> list[tuple[int, Entries]]:
     """Turns as numbers and bytes; those that only open a generation are left out."""
     return [
-        (turn.number, [(bytes(header), None if body is None else bytes(body)) for header, body, _ in turn.entries])
+        (
+            turn.number,
+            [(bytes(header), None if body is None else bytes(body)) for header, body, _ in turn.entries],
+        )
         for turn in turns
         if turn.entries
     ]

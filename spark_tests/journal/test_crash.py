@@ -106,7 +106,8 @@ def test_a_crash_during_creation_leaves_nothing_or_all(step: int, rng: random.Ra
 
 
 def live_on(life: Life, rng: random.Random) -> None:
-    """One process more: it recovers and works until the power fails, or until a sync fails, with or without the power failing then.
+    """One process more: it recovers and works until the power fails, or until a sync fails, with or without
+    the power failing then.
 
     A journal that goes on behind a failed sync does not go on for long: the power fails soon.
     """
@@ -139,7 +140,9 @@ def test_many_lives(rng: random.Random) -> None:
     live_long(life, rng, 100)
 
 
-def test_many_lives_find_a_recovery_that_does_not_sync(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lives_find_a_recovery_that_does_not_sync(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above can fail: the last turn must be synced *before* the next generation opens behind it."""
     settle = Journal._settle
 
@@ -155,7 +158,9 @@ def test_many_lives_find_a_recovery_that_does_not_sync(rng: random.Random, monke
 
 
 def prepared_with_room(rng: random.Random) -> tuple[Life, Journal]:
-    """The next turn goes into the segment that is there: the mark that there is a next one would be synced first."""
+    """The next turn goes into the segment that is there: the mark that there is a next one would be synced
+    first.
+    """
     while True:
         life = prepared(rng)
         journal = life.check()
@@ -169,7 +174,8 @@ def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: ran
         life.disk.hook = fail_at("sync", 1, within="segment-")
         with pytest.raises(StorageFailed):
             life.work(journal, 1)
-        # The process dies, the machine does not: the next one still sees the turn in the cache, and may tell somebody about it.
+        # The process dies, the machine does not: the next one still sees the turn in the cache, and may tell
+        # somebody about it.
         in_flight = life.in_flight
         life.disk = life.disk.reopen()
         life.check()
@@ -178,7 +184,9 @@ def test_after_a_failed_sync_the_turn_seen_in_the_cache_becomes_durable(rng: ran
         life.check()
 
 
-def test_without_writing_the_last_turn_again_it_would_be_lost(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_writing_the_last_turn_again_it_would_be_lost(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above can fail: this is what it would see."""
     monkeypatch.setattr(Journal, "_settle", _settle_without_rewriting)
     with pytest.raises((AssertionError, JournalDamaged)):

@@ -69,7 +69,9 @@ def test_a_flip_in_the_header_of_a_segment_is_damage() -> None:
 
 
 def test_damage_is_found_when_only_a_piece_of_a_later_turn_is_left() -> None:
-    """Turn 4 and what follows are broken too, but for one first frame or one trailer of a turn that could not have begun otherwise."""
+    """Turn 4 and what follows are broken too, but for one first frame or one trailer of a turn that could not
+    have begun otherwise.
+    """
     for keep in ("frame", "trailer"):
         disk, positions, _ = small_journal()
         for before, after in pairwise(positions[1:]):
@@ -147,7 +149,9 @@ def test_a_missing_last_segment_is_damage(rolled: Rolled) -> None:
 
 
 def test_a_segment_that_was_begun_and_given_back_is_not_missed(rng: random.Random) -> None:
-    """The first turn of a new segment is torn: recovery gives the segment back, and what follows goes on in the one before."""
+    """The first turn of a new segment is torn: recovery gives the segment back, and what follows goes on in
+    the one before.
+    """
     for _ in range(30):
         disk = MemoryDisk(rng=rng)
         journal = Journal.create(disk, TINY, UUID_1)
@@ -229,7 +233,9 @@ def test_an_empty_folder_is_no_journal() -> None:
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_payload_made_of_journal_bytes_changes_nothing(torn: bool) -> None:
     disk, positions, _ = small_journal()
-    stolen = disk.open("segment-0000000001.mqj").read_at(FIRST_POSITION, positions[-1].position - FIRST_POSITION)
+    stolen = disk.open("segment-0000000001.mqj").read_at(
+        FIRST_POSITION, positions[-1].position - FIRST_POSITION
+    )
     other = MemoryDisk()
     journal = Journal.create(other, TINY, UUID_1)
     number = write(journal, [(b"", stolen)])

@@ -28,7 +28,10 @@ def test_a_new_directory_gets_an_identity_and_keeps_it(tmp_path: Path) -> None:
 
 
 def test_the_lock_keeps_others_out(tmp_path: Path) -> None:
-    with DataDirectory.open(tmp_path), pytest.raises(DataDirectoryInUse, match=r"in use by process \d+.*--data-dir"):
+    with (
+        DataDirectory.open(tmp_path),
+        pytest.raises(DataDirectoryInUse, match=r"in use by process \d+.*--data-dir"),
+    ):
         DataDirectory.open(tmp_path)
     DataDirectory.open(tmp_path).close()
 
@@ -39,7 +42,9 @@ def test_the_lock_keeps_other_processes_out_and_dies_with_its_holder(tmp_path: P
         f"d = DataDirectory.open({str(tmp_path)!r}); print('held', flush=True); sys.stdin.read()"
     )
     environment = {"PYTHONPATH": ":".join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(DataDirectoryInUse, match=f"process {process.pid}"):
@@ -75,7 +80,9 @@ def test_an_identity_of_another_version_or_damaged_is_refused(tmp_path: Path) ->
     with pytest.raises(DataDirectoryUnusable, match="checksum is wrong"):
         DataDirectory.open(tmp_path)
     rewrite(tmp_path, format=3)
-    with pytest.raises(DataDirectoryUnusable, match="has format 3, this program knows 1 to 2: start the version"):
+    with pytest.raises(
+        DataDirectoryUnusable, match="has format 3, this program knows 1 to 2: start the version"
+    ):
         DataDirectory.open(tmp_path)
     for text in ("", "{", "[]", "{}"):
         (tmp_path / "identity").write_text(text)

@@ -62,7 +62,9 @@ def test_names(disk: Disk) -> None:
     assert disk.sector_bytes in (512, 4096)
 
 
-def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+def test_a_short_write_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
     """The operating system may take less than it was given; nobody can make it do so on demand."""
     real = os.pwritev
 

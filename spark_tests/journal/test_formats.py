@@ -1,4 +1,6 @@
-"""Formats of the data directory: an older one becomes the newest before anything else is written, a newer one is refused."""
+"""Formats of the data directory: an older one becomes the newest before anything else is written, a newer one
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,15 @@ def formats(folder: Path) -> list[int]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "lock"}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "lock"
+    }
 
 
 def test_format_1_as_it_was_written_reads() -> None:
     text = (
-        '{"checksum": 3651577088, "cluster": "00000000-0000-0000-0000-000000000001", "created": true, "format": 1, '
+        '{"checksum": 3651577088, "cluster": "00000000-0000-0000-0000-000000000001", "created": true, '
+        '"format": 1, '
         '"journal": "00000000-0000-0000-0000-000000000002"}\n'
     )
     assert OLD.encode().decode() == text
@@ -81,7 +86,9 @@ def test_a_newer_format_is_refused_and_left_alone(old: Path, name: str) -> None:
     (old / name).write_text(json.dumps(content | {"format": 3}))
     before = contents(old)
     for look in (DataDirectory.open, verify_directory, repair_directory):
-        with pytest.raises(DataDirectoryUnusable, match=f"{name} has format 3, this program knows 1 to 2: start the version"):
+        with pytest.raises(
+            DataDirectoryUnusable, match=f"{name} has format 3, this program knows 1 to 2: start the version"
+        ):
             look(old)
     assert contents(old) == before
 
@@ -104,7 +111,9 @@ def _stopping(step: Callable[..., Any], steps: Any, stop: int) -> Callable[..., 
 
 
 @pytest.mark.parametrize("stop", range(1, 12))
-def test_a_crash_at_any_step_of_the_upgrade_is_made_good(old: Path, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_step_of_the_upgrade_is_made_good(
+    old: Path, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         stopping_at(patch, stop)
         try:
@@ -122,7 +131,9 @@ def test_a_crash_at_any_step_of_the_upgrade_is_made_good(old: Path, stop: int, m
 
 
 @pytest.mark.parametrize("stop", range(1, 5))
-def test_a_full_disk_does_not_keep_it_from_the_newest_format(old: Path, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_keep_it_from_the_newest_format(
+    old: Path, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(disk: RealDisk, name: str) -> RealFile:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
@@ -149,7 +160,9 @@ def test_repair_brings_the_newest_format(old: Path, name: str) -> None:
     assert formats(old) == [FORMAT_VERSION] * 2
 
 
-def test_nothing_of_the_newest_format_is_written_before_the_identity_says_so(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_newest_format_is_written_before_the_identity_says_so(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also by a repair, whatever it does first."""
     (old / "identity.copy").unlink()
     write = RealFile.write_at

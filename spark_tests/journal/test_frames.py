@@ -29,9 +29,13 @@ u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
 
 
-def encode(kind: FrameKind, header: bytes, body: bytes | None, segment: int, turn: tuple[int, int, int]) -> bytes:
+def encode(
+    kind: FrameKind, header: bytes, body: bytes | None, segment: int, turn: tuple[int, int, int]
+) -> bytes:
     crc = zlib.crc32(body or b"")
-    head, _ = frames.encode_head(SEED, kind, header, None if body is None else len(body), crc, (segment, 0), turn)
+    head, _ = frames.encode_head(
+        SEED, kind, header, None if body is None else len(body), crc, (segment, 0), turn
+    )
     return head + (body or b"") + bytes(-len(body or b"") % 64)
 
 
@@ -57,9 +61,16 @@ def test_version_1_is_read_for_ever() -> None:
     assert turns == [(2, GOLDEN_TURNS[0]), (3, GOLDEN_TURNS[1]), (4, GOLDEN_TURNS[2])]
 
 
-@given(kind=st.sampled_from(FrameKind), header=st.binary(max_size=200), body=st.none() | st.binary(max_size=300), segment=u64,
-       turn=st.tuples(u64, u32, u32))  # fmt: skip
-def test_a_frame_reads_back(kind: FrameKind, header: bytes, body: bytes | None, segment: int, turn: tuple[int, int, int]) -> None:
+@given(
+    kind=st.sampled_from(FrameKind),
+    header=st.binary(max_size=200),
+    body=st.none() | st.binary(max_size=300),
+    segment=u64,
+    turn=st.tuples(u64, u32, u32),
+)
+def test_a_frame_reads_back(
+    kind: FrameKind, header: bytes, body: bytes | None, segment: int, turn: tuple[int, int, int]
+) -> None:
     data = encode(kind, header, body, segment, turn)
     frame = frames.decode(memoryview(data), segment, 0, SEED)
     assert isinstance(frame, Frame)

@@ -1,4 +1,6 @@
-"""A full disk: publishes are refused before anything changes, state goes on, and space that comes back is used."""
+"""A full disk: publishes are refused before anything changes, state goes on, and space that comes back is
+used.
+"""
 
 from __future__ import annotations
 

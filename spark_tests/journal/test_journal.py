@@ -252,7 +252,14 @@ def test_a_failed_write_or_sync_is_final(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"segment_bytes": 5000}, {"segment_bytes": 4096}, {"pool_segments": 1}, {"sector_bytes": 1024}, {"maps_max": 1}]
+    "change",
+    [
+        {"segment_bytes": 5000},
+        {"segment_bytes": 4096},
+        {"pool_segments": 1},
+        {"sector_bytes": 1024},
+        {"maps_max": 1},
+    ],
 )
 def test_settings_are_checked(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=next(iter(change))):
@@ -265,13 +272,17 @@ def test_real_files_and_the_background_pool(tmp_path: Path, rng: random.Random) 
     journal = Journal.create(disk, settings, UUID_1)
     history = []
     for _ in range(60):
-        entries: Entries = [(rng.randbytes(50), rng.randbytes(rng.choice([10, 100_000]))) for _ in range(rng.randint(1, 3))]
+        entries: Entries = [
+            (rng.randbytes(50), rng.randbytes(rng.choice([10, 100_000]))) for _ in range(rng.randint(1, 3))
+        ]
         history.append((write(journal, entries), entries))
     assert len(journal.segments()) > 3
     journal.close()
     journal, turns = Journal.recover(disk, settings, UUID_1)
     kept = [(turn.number, turn.entries) for turn in turns if turn.entries]
-    assert [(number, [(bytes(h), bytes(b or b"")) for h, b, _ in entries]) for number, entries in kept] == history
+    assert [
+        (number, [(bytes(h), bytes(b or b"")) for h, b, _ in entries]) for number, entries in kept
+    ] == history
     places = [place for _, entries in kept for _, _, place in entries if place is not None]
     read: list[bytes] = []
 
@@ -307,7 +318,9 @@ def test_many_large_and_small_entries_in_one_turn(tmp_path: Path, rng: random.Ra
     settings = JournalSettings(segment_bytes=64 << 20, fill_in_background=False)
     journal = Journal.create(disk, settings, UUID_1)
     large = rng.randbytes(40_000)
-    entries: Entries = [(b"%d" % index, large[index % 100 :] if index % 2 else large[:10]) for index in range(2400)]
+    entries: Entries = [
+        (b"%d" % index, large[index % 100 :] if index % 2 else large[:10]) for index in range(2400)
+    ]
     assert size_of(entries) < journal.turn_bytes_max - FIRST_POSITION
     number = write(journal, entries)
     journal.close()
@@ -328,9 +341,14 @@ def test_frame_bytes_is_what_add_takes() -> None:
     assert second.position - first.position == 128 + 64
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOMEM, "memory limit"), (errno.EMFILE, "ulimit -n"), (errno.EIO, "check the disk")])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOMEM, "memory limit"), (errno.EMFILE, "ulimit -n"), (errno.EIO, "check the disk")],
+)
 @pytest.mark.parametrize("where", ["map", "read_in"])
-def test_no_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str, where: str) -> None:
+def test_no_memory_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str, where: str
+) -> None:
     journal = Journal.create(RealDisk(tmp_path), TINY, UUID_1)
     place = journal.add(b"header", b"body")
     assert place is not None

@@ -1,4 +1,6 @@
-"""A data directory with files of another user in it, as after a start as root: one error that names the file, its owner and what to do."""
+"""A data directory with files of another user in it, as after a start as root: one error that names the file,
+its owner and what to do.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ def test_files_of_an_earlier_process_are_taken_over() -> None:
     disk.create("segment-0000000001.mqj")
     pool = SegmentPool(disk, TINY)
     pool.start()
-    assert disk.list_names() == [*(pool_name(number) for number in (0, 2, 3, 4, 5, 6)), "segment-0000000001.mqj"]
+    assert disk.list_names() == [
+        *(pool_name(number) for number in (0, 2, 3, 4, 5, 6)),
+        "segment-0000000001.mqj",
+    ]
     assert len(pool) == 6
     assert pool.take(TINY.segment_bytes, 2)[0].name == pool_name(3), "the first two are reserves"
 
@@ -95,7 +98,12 @@ def test_a_disk_that_is_full_and_then_fails_is_told_to_whoever_waits(in_backgrou
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.EFBIG, "ulimit -f"), (errno.EDQUOT, "quota"), (errno.ENOSPC, r"bytes free, a journal segment takes")]
+    ("number", "words"),
+    [
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EDQUOT, "quota"),
+        (errno.ENOSPC, r"bytes free, a journal segment takes"),
+    ],
 )
 def test_what_there_is_too_little_of_is_named(number: int, words: str) -> None:
     def full(kind: str, name: str, _: int) -> None:
@@ -119,7 +127,9 @@ def test_out_of_inodes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_where_files_may_not_be_as_large_smaller_ones_do(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
-    pool = SegmentPool(disk, JournalSettings(segment_bytes=8 << 20, first_bytes=1 << 20, fill_in_background=False))
+    pool = SegmentPool(
+        disk, JournalSettings(segment_bytes=8 << 20, first_bytes=1 << 20, fill_in_background=False)
+    )
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, before[1]))
     try:

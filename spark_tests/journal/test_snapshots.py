@@ -20,7 +20,9 @@ from spark_tests.journal.histories import UUID_1
 
 
 def at(turn: int) -> JournalPosition:
-    return JournalPosition(segment=turn // 10 + 1, position=4096 + turn * 512, turn=turn, generation=1, trailer_crc=turn * 7)
+    return JournalPosition(
+        segment=turn // 10 + 1, position=4096 + turn * 512, turn=turn, generation=1, trailer_crc=turn * 7
+    )
 
 
 def loaded(store: SnapshotStore) -> tuple[JournalPosition, dict[str, bytes]] | None:
@@ -71,7 +73,9 @@ def test_a_random_life_against_a_dict(rng: random.Random) -> None:
     disk = MemoryDisk()
     store, model = SnapshotStore(disk, UUID_1), dict[str, bytes]()
     for turn in range(1, 2 * PACK_AGE_MAX):
-        changed = {f"part {rng.randrange(30)}": rng.randbytes(rng.randrange(2000)) for _ in range(rng.randrange(4))}
+        changed = {
+            f"part {rng.randrange(30)}": rng.randbytes(rng.randrange(2000)) for _ in range(rng.randrange(4))
+        }
         gone = [key for key in model if rng.random() < 0.02]
         keep = [key for key in model if key not in changed and key not in gone]
         store.write(at(turn), changed.items(), keep)
@@ -100,7 +104,10 @@ def test_packs_that_are_mostly_dead_or_old_are_written_anew() -> None:
     for turn in range(PACK_AGE_MAX + 3, PACK_AGE_MAX + 10):
         store.write(at(turn), [], keep=["large", "other", "small"])
     assert not set(packs(disk)) & set(before)
-    assert loaded(SnapshotStore(disk, UUID_1)) == (at(PACK_AGE_MAX + 9), {"large": bytes(1000), "other": b"x", "small": b"y"})
+    assert loaded(SnapshotStore(disk, UUID_1)) == (
+        at(PACK_AGE_MAX + 9),
+        {"large": bytes(1000), "other": b"x", "small": b"y"},
+    )
 
 
 def test_mostly_dead_packs_move_their_live_part() -> None:
@@ -157,7 +164,9 @@ def test_a_manifest_that_comes_back_without_its_pack_is_not_the_older_one() -> N
     disk.flip("pack-0000000002.mqk", 130)
     store = SnapshotStore(disk, UUID_1)
     store.write(at(3), [("a", b"3")])
-    disk.create("manifest-0000000002.mqm").write_at([manifest], 0)  # its removal was lost in a power cut, that of its pack was not
+    disk.create("manifest-0000000002.mqm").write_at(
+        [manifest], 0
+    )  # its removal was lost in a power cut, that of its pack was not
     store = SnapshotStore(disk, UUID_1)
     assert (store.position(), store.older_position()) == (at(3), at(1))
 
@@ -223,7 +232,10 @@ def test_a_crash_at_every_step_leaves_the_older_or_the_newer(step: int, rng: ran
         assert not [name for name in disk.list_names() if name.endswith(".new")]
 
 
-@pytest.mark.parametrize(("what", "count"), [("write", 1), ("sync", 1), ("sync", 2), ("rename", 1), ("rename", 2), ("sync_directory", 2)])
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [("write", 1), ("sync", 1), ("sync", 2), ("rename", 1), ("rename", 2), ("sync_directory", 2)],
+)
 def test_a_failure_leaves_the_snapshots_as_they_were(what: str, count: int) -> None:
     disk = MemoryDisk()
     store = SnapshotStore(disk, UUID_1)
@@ -239,13 +251,22 @@ def test_a_failure_leaves_the_snapshots_as_they_were(what: str, count: int) -> N
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_whatever_fails_the_next_start_finds_a_whole_snapshot(before: int, number: int, rng: random.Random) -> None:
-    """Each step of a snapshot fails, the first one of all and later ones; then the process ends, or the power goes."""
-    states: list[object] = [None, *((at(turn), {"a": b"%d" % turn * 700, "b": b"always"}) for turn in (1, 2, 3))]
+def test_whatever_fails_the_next_start_finds_a_whole_snapshot(
+    before: int, number: int, rng: random.Random
+) -> None:
+    """Each step of a snapshot fails, the first one of all and later ones; then the process ends, or the power
+    goes.
+    """
+    states: list[object] = [
+        None,
+        *((at(turn), {"a": b"%d" % turn * 700, "b": b"always"}) for turn in (1, 2, 3)),
+    ]
 
     def write(store: SnapshotStore, turn: int) -> None:
         changed = [("a", b"%d" % turn * 700)]
-        store.write(at(turn), changed if turn > 1 else [*changed, ("b", b"always")], ["b"] if turn > 1 else ())
+        store.write(
+            at(turn), changed if turn > 1 else [*changed, ("b", b"always")], ["b"] if turn > 1 else ()
+        )
 
     def fail_at_step(step: int) -> Callable[[str, str, int], None]:
         def hook(_: str, name: str, steps: int) -> None:
@@ -287,7 +308,9 @@ def test_no_room() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("what", ["create", "write", "sync", "rename"])
 def test_a_disk_that_is_full_in_the_middle_of_a_snapshot(what: str, limit: int) -> None:
-    """ENOSPC at each step that may meet it, also behind what was written: the snapshots stay, the room comes back, the next one goes on."""
+    """ENOSPC at each step that may meet it, also behind what was written: the snapshots stay, the room comes
+    back, the next one goes on.
+    """
     disk = MemoryDisk()
     store = SnapshotStore(disk, UUID_1)
     store.write(at(1), [("a", b"1"), ("large", bytes(3 << 20))])
@@ -322,7 +345,9 @@ def test_a_part_that_is_too_large_is_refused_before_it_is_written(monkeypatch: p
     monkeypatch.undo()
     store.write(at(3), [("b", bytes(1001))])
     monkeypatch.setattr(snapshots, "PART_BYTES_MAX", 1000)
-    assert loaded(SnapshotStore(disk, UUID_1)) == (at(3), {"b": bytes(1001)}), "what an older version wrote is read"
+    assert loaded(SnapshotStore(disk, UUID_1)) == (at(3), {"b": bytes(1001)}), (
+        "what an older version wrote is read"
+    )
 
 
 def test_wrong_calls() -> None:

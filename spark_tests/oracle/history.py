@@ -1,6 +1,7 @@
 """What clients did and saw in one run, written down while they do it.
 
-What a client never learned (time-outs, broken connections) is *unknown*: it may have happened or not, and either is right.
+What a client never learned (time-outs, broken connections) is *unknown*: it may have happened or not, and
+either is right.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class History:
         """A moment: larger than all before."""
         return next(self._stamps)
 
-    # -- sending ---------------------------------------------------------------------------------------------------------
+    # -- sending
+    # --------------------------------------------------------------------------------------------------------
 
     def group(self) -> int:
         """Begins a set of messages that must arrive all or none."""
@@ -53,7 +55,9 @@ class History:
             return self._groups
 
     def attempted(self, ids: Ids, group: int = 0) -> None:
-        """These are about to be sent; until more is known their outcome is unknown. Again is allowed: a program that starts anew."""
+        """These are about to be sent; until more is known their outcome is unknown. Again is allowed: a
+        program that starts anew.
+        """
         self._add("attempted", ids, group, self.stamp())
 
     def acknowledged(self, ids: Ids, queue: str = "", partitions: Any = -1, offsets: Any = -1) -> None:
@@ -67,7 +71,9 @@ class History:
         self._add("refused", ids)
 
     def group_committing(self, group: int) -> None:
-        """The broker is about to be asked to make a set visible: until now nobody may read any of it. Again is allowed."""
+        """The broker is about to be asked to make a set visible: until now nobody may read any of it. Again
+        is allowed.
+        """
         with self._lock:
             self._commits_asked.setdefault(group, self.stamp())
 
@@ -76,10 +82,18 @@ class History:
         with self._lock:
             self._group_outcomes[group] = committed, self.stamp()
 
-    # -- reading ---------------------------------------------------------------------------------------------------------
+    # -- reading
+    # --------------------------------------------------------------------------------------------------------
 
     def read(
-        self, queue: str, rows: Rows, began: int, stream: int = UNORDERED, *, falling: bool = False, counts: Any = UNCOUNTED
+        self,
+        queue: str,
+        rows: Rows,
+        began: int,
+        stream: int = UNORDERED,
+        *,
+        falling: bool = False,
+        counts: Any = UNCOUNTED,
     ) -> None:
         """These were handed over.
 
@@ -87,7 +101,8 @@ class History:
             queue: where from.
             rows: in the order in which they came.
             began: a stamp from before the broker was asked.
-            stream: number of a reading in which, per partition and priority, offsets only grow; from `new_stream`.
+            stream: number of a reading in which, per partition and priority, offsets only grow; from
+                `new_stream`.
             falling: the queue is quiet, so in this stream the priority never rises either.
             counts: delivery counts, one for each row or one for all. They never fall.
         """
@@ -106,11 +121,15 @@ class History:
         self._add("confirmed", places, self.stamp())
 
     def kept(self, ids: Ids) -> None:
-        """These wait where they came from, found there at the very end: not lost. What was also read will come a second time."""
+        """These wait where they came from, found there at the very end: not lost. What was also read will
+        come a second time.
+        """
         self._add("kept", ids)
 
     def read_range(self, key: tuple[object, ...], rows: Rows) -> None:
-        """A range that can be replayed was read to its end. The same key must bring the same rows, and no other key any of them."""
+        """A range that can be replayed was read to its end. The same key must bring the same rows, and no
+        other key any of them.
+        """
         content = [array.tobytes() for array in (rows.ids, rows.partitions, rows.offsets, rows.priorities)]
         with self._lock:
             number, before = self._ranges.setdefault(key, (len(self._ranges), content))
@@ -123,7 +142,8 @@ class History:
         with self._lock:
             self._notes.append(what)
 
-    # -- for `check` -----------------------------------------------------------------------------------------------------
+    # -- for `check`
+    # -----------------------------------------------------------------------------------------------------
 
     def table(self, name: str) -> dict[str, Longs]:
         """One kind of event as columns, in the order in which it was written down."""
@@ -149,13 +169,20 @@ class History:
 
     def place_name(self, place: int) -> str:
         """`orders/2@1042`."""
-        queue = next(name for name, number in self._queues.items() if number == place >> (OFFSET_BITS + _PARTITION_BITS))
-        return f"{queue}/{(place >> OFFSET_BITS) & ((1 << _PARTITION_BITS) - 1)}@{place & ((1 << OFFSET_BITS) - 1)}"
+        queue = next(
+            name
+            for name, number in self._queues.items()
+            if number == place >> (OFFSET_BITS + _PARTITION_BITS)
+        )
+        partition = (place >> OFFSET_BITS) & ((1 << _PARTITION_BITS) - 1)
+        return f"{queue}/{partition}@{place & ((1 << OFFSET_BITS) - 1)}"
 
     def _add(self, name: str, *columns: Any) -> None:
         if len(columns[0]):
             rows = len(columns[0])
-            chunk = tuple(np.array(c, np.int64) if np.ndim(c) else np.full(rows, c, np.int64) for c in columns)
+            chunk = tuple(
+                np.array(c, np.int64) if np.ndim(c) else np.full(rows, c, np.int64) for c in columns
+            )
             assert all(len(column) == rows for column in chunk), name
             with self._lock:
                 self._tables[name].append(chunk)

@@ -1,9 +1,11 @@
-"""The one judge of all runs: what was tried, what was promised, what came out, and whether these fit together.
+"""The one judge of all runs: what was tried, what was promised, what came out, and whether these fit
+together.
 
 `check` compares a `History` as a whole after everything has healed and been drained.
 
-The counts are those of Jepsen's total-queue checker with the analyses of its Kafka workload: attempted, acknowledged, ok, recovered
-(unknown, but it arrived), lost (before, between or behind what arrived of the same producer), duplicated, unexpected, and so on.
+The counts are those of Jepsen's total-queue checker with the analyses of its Kafka workload: attempted,
+acknowledged, ok, recovered (unknown, but it arrived), lost (before, between or behind what arrived of the
+same producer), duplicated, unexpected, and so on.
 """
 
 from __future__ import annotations
@@ -57,7 +59,12 @@ class Report:
     def duplicated(self) -> int:
         """Messages that are there twice, or came again after their acknowledgement was confirmed."""
         again = "came again after its acknowledgement was confirmed"
-        return self._sum("duplicated: stored at two places", again, "in two ranges", "read, and still waiting where it came from")
+        return self._sum(
+            "duplicated: stored at two places",
+            again,
+            "in two ranges",
+            "read, and still waiting where it came from",
+        )
 
     @property
     def unexpected(self) -> int:
@@ -88,17 +95,27 @@ class Report:
         return cls(**counts, lost=(prefix, middle, postfix), wrong=dict(wrong), examples=examples)
 
     def __str__(self) -> str:
-        counts = f"attempted {self.attempted}  acknowledged {self.acknowledged}  ok {self.ok}  recovered {self.recovered}"
+        counts = (
+            f"attempted {self.attempted}  acknowledged {self.acknowledged}  ok {self.ok}  recovered "
+            f"{self.recovered}"
+        )
         counts += f"  kept {self.kept}" if self.kept else ""
         lost = "/".join(map(str, self.lost))
-        lines = [f"{counts}  unknown {self.unknown}  lost {sum(self.lost)} (prefix/middle/postfix {lost})  reads {self.reads}"]
+        lines = [
+            (
+                f"{counts}  unknown {self.unknown}  lost {sum(self.lost)} (prefix/middle/postfix {lost})  "
+                f"reads {self.reads}"
+            )
+        ]
         for kind, count in self.wrong.items():
             lines.append(f"  {kind}: {count}, such as {'; '.join(self.examples.get(kind, []))}")
         return "\n".join(lines)
 
 
 def check(history: History) -> Report:
-    """Judges a whole history. What is promised must have been drained by now: what was not read counts as lost."""
+    """Judges a whole history. What is promised must have been drained by now: what was not read counts as
+    lost.
+    """
     return _Judge(history).report()
 
 
@@ -113,7 +130,9 @@ class _Judge:
         ids, groups = self._attempts["id"], self._attempts["group"]
         self._attempted = _sorted_set(ids)
         self._acknowledged = _sorted_set(self._receipts["id"], ids[np.isin(groups, committed)])
-        self._refused = _without(_sorted_set(history.table("refused")["id"], ids[np.isin(groups, dropped)]), self._acknowledged)
+        self._refused = _without(
+            _sorted_set(history.table("refused")["id"], ids[np.isin(groups, dropped)]), self._acknowledged
+        )
         self._read = _sorted_set(self._reads["id"])
         self._placed = self._single_places()
         promised = np.isin(groups, committed)
@@ -156,7 +175,9 @@ class _Judge:
         )
 
     def _single_places(self) -> tuple[Ids, Longs]:
-        """Returns the messages whose place is known, and the place. Those with two and those that share one are blamed elsewhere."""
+        """Returns the messages whose place is known, and the place. Those with two and those that share one
+        are blamed elsewhere.
+        """
         placed = self._receipts["place"] >= 0
         ids = np.concatenate([self._reads["id"], self._receipts["id"][placed]])
         places = np.concatenate([self._reads["place"], self._receipts["place"][placed]])
@@ -170,7 +191,9 @@ class _Judge:
         self._blame("duplicated: stored at two places", _repeated(id_))
         placed = self._receipts["place"] >= 0
         promised_id, promised_place = self._receipts["id"][placed], self._receipts["place"][placed]
-        both_id, both_place = _distinct(np.concatenate([id_, promised_id]), np.concatenate([place, promised_place]))
+        both_id, both_place = _distinct(
+            np.concatenate([id_, promised_id]), np.concatenate([place, promised_place])
+        )
         self._blame("misplaced: read elsewhere than promised", _without(_repeated(both_id), _repeated(id_)))
         self._blame_places("two messages at one place", _repeated(np.sort(both_place)))
 
@@ -184,7 +207,9 @@ class _Judge:
         self._blame("out of order in the log", ids[1:][same & (places[1:] < places[:-1])])
 
     def _judge_real_time(self) -> None:
-        """What was promised before another was first attempted stands before it in their log, whoever sent them."""
+        """What was promised before another was first attempted stands before it in their log, whoever sent
+        them.
+        """
         ids, places = self._placed
         order = np.argsort(places)
         ids, places = ids[order], places[order]
@@ -203,13 +228,17 @@ class _Judge:
         counted = self._reads["count"] != UNCOUNTED
         reads = {name: column[counted] for name, column in self._reads.items()}
         order = np.lexsort((reads["began"], reads["place"]))
-        ids, places, began, stamps, counts = (reads[name][order] for name in ("id", "place", "began", "stamp", "count"))
+        ids, places, began, stamps, counts = (
+            reads[name][order] for name in ("id", "place", "began", "stamp", "count")
+        )
         # Only where one read had ended before the next one began is it known which came first.
         falls = (places[1:] == places[:-1]) & (counts[1:] < counts[:-1]) & (stamps[:-1] < began[1:])
         self._blame("delivery counts that fell", _sorted_set(ids[1:][falls]))
 
     def _judge_order_of_streams(self) -> None:
-        """Within a stream, offsets grow per partition and priority; where the queue was quiet, priorities never rise."""
+        """Within a stream, offsets grow per partition and priority; where the queue was quiet, priorities
+        never rise.
+        """
         chosen = self._reads["stream"] != UNORDERED
         reads = {name: column[chosen] for name, column in self._reads.items()}
         log = reads["place"] >> OFFSET_BITS
@@ -234,7 +263,9 @@ class _Judge:
         found[found == len(first)] = 0
         if len(first):
             again = (first[found] == self._reads["place"]) & (self._reads["began"] > stamps[at][found])
-            self._blame("came again after its acknowledgement was confirmed", _sorted_set(self._reads["id"][again]))
+            self._blame(
+                "came again after its acknowledgement was confirmed", _sorted_set(self._reads["id"][again])
+            )
 
     def _judge_groups(self) -> None:
         """Of a set, all is there or nothing."""
@@ -244,10 +275,14 @@ class _Judge:
         there, counts = np.unique(groups[_among(ids, self._read)], return_counts=True)
         torn = [(int(n), int(c), int(sizes[numbers == n][0])) for n, c in zip(there, counts, strict=True)]
         torn = [each for each in torn if each[1] != each[2]]
-        self._blame_all("torn sets", [f"set {number}: {count} of {size} messages" for number, count, size in torn])
+        self._blame_all(
+            "torn sets", [f"set {number}: {count} of {size} messages" for number, count, size in torn]
+        )
 
     def _judge_commits(self) -> None:
-        """Nothing of a set is read before its commit is asked for; sets lie in all logs as wholes and in one order."""
+        """Nothing of a set is read before its commit is asked for; sets lie in all logs as wholes and in one
+        order.
+        """
         asked = self._history.commits_asked()
         members = self._attempts["group"] > 0
         ids, groups = _distinct(self._attempts["id"][members], self._attempts["group"][members])
@@ -255,7 +290,9 @@ class _Judge:
             stamps = np.array([asked.get(group, _NEVER) for group in groups.tolist()], np.int64)
             found = self._read[_among(self._read, _sorted_set(ids))]
             first = _first_stamps(self._reads["id"], self._reads["stamp"], found, missing=_NEVER)
-            self._blame("read before its commit", found[first < _first_stamps(ids, stamps, found, missing=_NEVER)])
+            self._blame(
+                "read before its commit", found[first < _first_stamps(ids, stamps, found, missing=_NEVER)]
+            )
         placed, places = self._placed
         # Which of several attempts it was that a message came from nobody knows.
         chosen = _among(placed, _without(_sorted_set(ids), _repeated(ids)))
@@ -273,16 +310,22 @@ class _Judge:
         self._blame_all("noted on the way", notes)
 
     def _thirds(self, lost: Ids) -> tuple[int, int, int]:
-        """Splits what was lost by what arrived of the same producer: before the first, in between, behind the last."""
+        """Splits what was lost by what arrived of the same producer: before the first, in between, behind the
+        last.
+        """
         at = np.searchsorted(self._read, lost)
         # Ids sort by producer first, so the neighbours tell.
         arrived = np.concatenate([[-1], producers_of(self._read), [-1]])
         producers = producers_of(lost)
         is_behind_one, is_before_one = arrived[at] == producers, arrived[at + 1] == producers
-        prefix, middle = int((is_before_one & ~is_behind_one).sum()), int((is_before_one & is_behind_one).sum())
+        prefix, middle = (
+            int((is_before_one & ~is_behind_one).sum()),
+            int((is_before_one & is_behind_one).sum()),
+        )
         return prefix, middle, len(lost) - prefix - middle
 
-    # -- findings --------------------------------------------------------------------------------------------------------
+    # -- findings
+    # --------------------------------------------------------------------------------------------------------
 
     def _blame(self, kind: str, ids: Ids) -> None:
         self._blame_all(kind, ids, name_of)
@@ -293,7 +336,9 @@ class _Judge:
     def _blame_all(self, kind: str, cases: Any, name: Any = str) -> None:
         if len(cases):
             self._wrong[kind] = len(cases)
-            self._examples[kind] = [name(case if isinstance(case, str) else int(case)) for case in cases[:_EXAMPLES]]
+            self._examples[kind] = [
+                name(case if isinstance(case, str) else int(case)) for case in cases[:_EXAMPLES]
+            ]
 
 
 def _distinct(first: Longs, second: Longs) -> tuple[Longs, Longs]:
@@ -306,7 +351,9 @@ def _distinct(first: Longs, second: Longs) -> tuple[Longs, Longs]:
 
 
 def _sorted_set(*parts: Longs) -> Longs:
-    """Returns the different values of all parts, sorted. By sorting: np.unique hashes, which takes ten times as long and more."""
+    """Returns the different values of all parts, sorted. By sorting: np.unique hashes, which takes ten times
+    as long and more.
+    """
     values = np.sort(np.concatenate(parts))
     new = np.ones(len(values), bool)
     new[1:] = values[1:] != values[:-1]
@@ -356,7 +403,10 @@ def _tangled(groups: Longs, places: Longs) -> list[str]:
         before, seen = 0, set()
         for start, stop in _runs(groups[log_start:log_stop]):
             group = int(groups[log_start + start])
-            if group in seen or int(places[log_start + stop - 1] - places[log_start + start]) + 1 != stop - start:
+            if (
+                group in seen
+                or int(places[log_start + stop - 1] - places[log_start + start]) + 1 != stop - start
+            ):
                 torn.append(f"set {group} has others between its messages")
             seen.add(group)
             if before:

@@ -1,7 +1,7 @@
 """Values that say who sent them, so that whoever reads one knows what it must be.
 
-A value is VALUE_WORDS little-endian 64-bit words: the message id, its priority, and words that follow from both by arithmetic. A reader
-compares all of them at once in NumPy; one flipped bit anywhere shows.
+A value is VALUE_WORDS little-endian 64-bit words: the message id, its priority, and words that follow from
+both by arithmetic. A reader compares all of them at once in NumPy; one flipped bit anywhere shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _EMPTY: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as they were read: one entry of each array a row. `damaged` counts those whose bytes are not what was sent."""
+    """Rows as they were read: one entry of each array a row. `damaged` counts those whose bytes are not what
+    was sent.
+    """
 
     ids: Ids
     partitions: NDArray[np.int64]
@@ -46,7 +48,8 @@ class Rows:
     def joined(cls, parts: list[Rows]) -> Rows:
         """All rows of `parts`, in their order."""
         ids, partitions, offsets, priorities = (
-            np.concatenate([_EMPTY, *(getattr(part, name) for part in parts)]) for name in ("ids", "partitions", "offsets", "priorities")
+            np.concatenate([_EMPTY, *(getattr(part, name) for part in parts)])
+            for name in ("ids", "partitions", "offsets", "priorities")
         )
         return cls(ids, partitions, offsets, priorities, sum(part.damaged for part in parts))
 
@@ -73,26 +76,36 @@ def values_of(ids: Ids, priorities: NDArray[np.int64]) -> pa.Array:
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:
-    """Returns what a delivered batch with the columns value, partition, offset and priority says, checked against itself."""
+    """Returns what a delivered batch with the columns value, partition, offset and priority says, checked
+    against itself.
+    """
     values, count = batch.column("value"), batch.num_rows
     ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
     assert (np.diff(ends) == VALUE_BYTES).all(), "values of another length than any that was sent"
     content = np.frombuffer(values.buffers()[2], np.uint8)[ends[0] : ends[-1]]
-    partitions, offsets, priorities = (batch.column(name).to_numpy() for name in ("partition", "offset", "priority"))
+    partitions, offsets, priorities = (
+        batch.column(name).to_numpy() for name in ("partition", "offset", "priority")
+    )
     return checked_rows(content, partitions, offsets, priorities)
 
 
 def rows_of_messages(messages: list[Message]) -> Rows:
     """Returns what delivered messages say, checked against themselves."""
-    assert all(len(message.value) == VALUE_BYTES for message in messages), "values of another length than any that was sent"
+    assert all(len(message.value) == VALUE_BYTES for message in messages), (
+        "values of another length than any that was sent"
+    )
     content = np.frombuffer(b"".join(message.value for message in messages), np.uint8)
     places = [(message.partition, message.offset, message.priority) for message in messages]
     partitions, offsets, priorities = np.array(places, np.int64).reshape(-1, 3).T
     return checked_rows(content, partitions, offsets, priorities)
 
 
-def checked_rows(content: NDArray[np.uint8], partitions: Any, offsets: Any, delivered: Any, words: int = VALUE_WORDS) -> Rows:
-    """Returns the rows whose values, one behind the other, are `content`; `delivered` are the priorities that the broker says."""
+def checked_rows(
+    content: NDArray[np.uint8], partitions: Any, offsets: Any, delivered: Any, words: int = VALUE_WORDS
+) -> Rows:
+    """Returns the rows whose values, one behind the other, are `content`; `delivered` are the priorities that
+    the broker says.
+    """
     found = content.view(np.uint64).reshape(-1, words)
     ids, priorities = found[:, 0].astype(np.int64), found[:, 1].astype(np.int64)
     damaged = (found != words_of(ids, priorities, words)).any(axis=1) | (delivered != priorities)

@@ -17,7 +17,11 @@ QUEUE = "q"
 
 
 def rows(
-    counters: list[int], producer: int = 1, partition: int = 0, offsets: list[int] | None = None, priorities: list[int] | None = None
+    counters: list[int],
+    producer: int = 1,
+    partition: int = 0,
+    offsets: list[int] | None = None,
+    priorities: list[int] | None = None,
 ) -> Rows:
     count = len(counters)
     return Rows(
@@ -46,7 +50,14 @@ def healthy() -> History:
 def test_a_healthy_history_is_found_healthy() -> None:
     report = check(healthy())
     assert not report.wrong
-    assert (report.attempted, report.acknowledged, report.ok, report.recovered, report.unknown, report.reads) == (10, 10, 10, 0, 0, 10)
+    assert (
+        report.attempted,
+        report.acknowledged,
+        report.ok,
+        report.recovered,
+        report.unknown,
+        report.reads,
+    ) == (10, 10, 10, 0, 0, 10)
 
 
 def test_an_empty_history_is_found_healthy() -> None:
@@ -299,7 +310,12 @@ def test_a_summary_has_one_line_per_run_and_tells_what_is_wrong() -> None:
 
 def test_values_carry_their_ids() -> None:
     ids, priorities = ids_of(7, range(100)), np.arange(100) % 10
-    columns = {"value": values_of(ids, priorities), "partition": [1] * 100, "offset": list(range(100)), "priority": priorities}
+    columns = {
+        "value": values_of(ids, priorities),
+        "partition": [1] * 100,
+        "offset": list(range(100)),
+        "priority": priorities,
+    }
     found = rows_of(pa.record_batch(columns).slice(10, 50))
     assert found.damaged == 0
     assert found.ids.tolist() == ids[10:60].tolist()

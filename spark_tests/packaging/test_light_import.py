@@ -1,4 +1,6 @@
-"""`import pyspark_mq` happens in every process that uses any Python data source: it must be cheap and must never fail."""
+"""`import pyspark_mq` happens in every process that uses any Python data source: it must be cheap and must
+never fail.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ sys.meta_path.insert(0, Hidden())
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=PROJECT / "conf", text=True, capture_output=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT / "conf", text=True, capture_output=True, check=False
+    )
 
 
 def test_importing_loads_nothing_heavy() -> None:
@@ -31,7 +35,10 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 def test_importing_never_fails_where_everything_is_missing() -> None:
-    done = run(HIDE.format(hidden={"grpc", "google", "pyarrow", "numpy", "pyspark"}) + "import pyspark_mq; print(pyspark_mq.__all__)")
+    done = run(
+        HIDE.format(hidden={"grpc", "google", "pyarrow", "numpy", "pyspark"})
+        + "import pyspark_mq; print(pyspark_mq.__all__)"
+    )
     assert done.returncode == 0, done.stderr
     assert "Producer" in done.stdout
 
@@ -49,7 +56,9 @@ def test_use_without_pyspark_names_the_remedy() -> None:
 
 
 def test_the_command_without_the_broker_extra_names_the_remedy() -> None:
-    code = "import sys; sys.argv = ['mq', 'broker']; from mq_broker.console.main import main; sys.exit(main())"
+    code = (
+        "import sys; sys.argv = ['mq', 'broker']; from mq_broker.console.main import main; sys.exit(main())"
+    )
     done = run(HIDE.format(hidden={"pyroaring"}) + code)
     assert done.returncode != 0
     assert ".[broker]' in a checkout of pyspark-mq" in done.stderr.splitlines()[-1]

@@ -14,7 +14,12 @@ from pyspark_mq.partitioner import murmur2, partitions_of
 from spark_tests.support.tree import PROJECT
 
 TEXT = (PROJECT / "proto" / "PROTOCOL.md").read_text(encoding="utf-8")
-DO: dict[type[MqError], str] = {RetryLater: "retry", FixTheCall: "fix the call", Replaced: "stop", StateMismatch: "ask a human"}
+DO: dict[type[MqError], str] = {
+    RetryLater: "retry",
+    FixTheCall: "fix the call",
+    Replaced: "stop",
+    StateMismatch: "ask a human",
+}
 
 
 def todo(error: type[MqError]) -> str:
@@ -28,20 +33,31 @@ def test_errors() -> None:
 
 def test_presence_mask() -> None:
     documented = re.findall(r"^\| (\d+) \| `([a-z_]+)` \| .* \| (yes|no) \|$", TEXT, re.MULTILINE)
-    assert documented == [(str(bit), field.name, "yes" if field.nullable else "no") for bit, field in enumerate(envelope.COLUMNS)]
+    assert documented == [
+        (str(bit), field.name, "yes" if field.nullable else "no")
+        for bit, field in enumerate(envelope.COLUMNS)
+    ]
 
 
 def test_partitioner_vectors() -> None:
     vectors = re.findall(r"^\| (\(empty\)|`[^`]+`) \| (-?\d+) \| (\d) \| (\d) \|$", TEXT, re.MULTILINE)
     assert len(vectors) == 7
-    keys = pa.array([b"" if key == "(empty)" else key.strip("`").encode() for key, *_ in vectors], pa.binary())
+    keys = pa.array(
+        [b"" if key == "(empty)" else key.strip("`").encode() for key, *_ in vectors], pa.binary()
+    )
     assert murmur2(keys).view("int32").tolist() == [int(signed) for _, signed, _, _ in vectors]
     assert partitions_of(keys, 4).tolist() == [int(partition) for _, _, partition, _ in vectors]
     assert partitions_of(keys, 10).tolist() == [int(partition) for _, _, _, partition in vectors]
 
 
 def test_limits() -> None:
-    for name in ("RPC_BYTES_MAX", "RECORDS_BYTES_MAX", "RECORDS_ROWS_MAX", "HEADERS_PER_ROW_MAX", "AUDIT_RANGES"):
+    for name in (
+        "RPC_BYTES_MAX",
+        "RECORDS_BYTES_MAX",
+        "RECORDS_ROWS_MAX",
+        "HEADERS_PER_ROW_MAX",
+        "AUDIT_RANGES",
+    ):
         assert f"{getattr(limits, name):,}" in TEXT, name
 
 
@@ -49,7 +65,9 @@ def test_the_table_of_limits_says_what_the_settings_are() -> None:
     documented = re.findall(r"^\| [^|]+ \| `([a-z_]+)` \| ([\d,]+) \| [^|]+ \|$", TEXT, re.MULTILINE)
     assert len(documented) >= 18
     defaults = BrokerConfig()
-    assert {name: int(value.replace(",", "")) for name, value in documented} == {name: getattr(defaults, name) for name, _ in documented}
+    assert {name: int(value.replace(",", "")) for name, value in documented} == {
+        name: getattr(defaults, name) for name, _ in documented
+    }
 
 
 def test_every_code_in_the_table_of_limits_is_an_error() -> None:

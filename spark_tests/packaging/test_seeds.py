@@ -20,5 +20,10 @@ def test_the_seed_reaches_hypothesis(pytestconfig: pytest.Config) -> None:
 
 
 def test_each_test_has_random_numbers_of_its_own(rng: random.Random) -> None:
-    assert rng.random() == seeded("spark_tests/packaging/test_seeds.py::test_each_test_has_random_numbers_of_its_own").random()
+    assert (
+        rng.random()
+        == seeded(
+            "spark_tests/packaging/test_seeds.py::test_each_test_has_random_numbers_of_its_own"
+        ).random()
+    )
     assert seeded("one").random() != seeded("two").random()

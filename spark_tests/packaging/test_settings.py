@@ -33,16 +33,30 @@ def test_the_installed_version_is_that_of_the_changelog() -> None:
 
 
 def test_floors_are_not_above_those_of_spark() -> None:
-    """Both must fit into one environment: what we ask for is met by what pyspark[connect] asks for at least."""
-    spark = dict(re.findall(r"^([\w-]+)>=([\d.]+); extra == \"connect\"", "\n".join(metadata.requires("pyspark") or []), re.MULTILINE))
-    ours = dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "\n".join(metadata.requires("pyspark-mq") or []), re.MULTILINE))
+    """Both must fit into one environment: what we ask for is met by what pyspark[connect] asks for at
+    least.
+    """
+    spark = dict(
+        re.findall(
+            r"^([\w-]+)>=([\d.]+); extra == \"connect\"",
+            "\n".join(metadata.requires("pyspark") or []),
+            re.MULTILINE,
+        )
+    )
+    ours = dict(
+        re.findall(r"^([\w-]+)>=([\d.]+)$", "\n".join(metadata.requires("pyspark-mq") or []), re.MULTILINE)
+    )
     assert {"grpcio", "pyarrow", "numpy"} <= spark.keys() & ours.keys()
     for name in spark.keys() & ours.keys():
-        assert [int(part) for part in ours[name].split(".")] <= [int(part) for part in spark[name].split(".")], name
+        assert [int(part) for part in ours[name].split(".")] <= [
+            int(part) for part in spark[name].split(".")
+        ], name
 
 
 def test_the_readme_names_only_targets_that_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for document in PROJECT.glob("*.md"):
         named = set(re.findall(r"`make ([a-z-]+)", document.read_text(encoding="utf-8")))
         assert named <= targets, document.name
@@ -50,7 +64,10 @@ def test_the_readme_names_only_targets_that_exist() -> None:
 
 def test_the_readme_has_every_option_with_its_default() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    for title, options, optional in (("source", SourceOptions, "consumer"), ("sink", SinkOptions, "txnAppId")):
+    for title, options, optional in (
+        ("source", SourceOptions, "consumer"),
+        ("sink", SinkOptions, "txnAppId"),
+    ):
         section = readme.split(f"### Options of the {title}\n")[1].split("\n#")[0]
         table = dict(re.findall(r"^\| `(\w+)`(?:, `\w+`)? \| `?([^|`]+?)`? \|", section, re.MULTILINE))
         defaults = {camel(field.name): field.default for field in dataclasses.fields(options)}

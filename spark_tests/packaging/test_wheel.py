@@ -1,4 +1,6 @@
-"""The wheel, built and installed into a clean environment outside the tree, is all that Spark needs to find `mq`."""
+"""The wheel, built and installed into a clean environment outside the tree, is all that Spark needs to find
+`mq`.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,15 @@ def test_spark_finds_the_source_of_an_installed_wheel(wheel: pathlib.Path, tmp_p
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv")], check=True)
     _share_spark(python)
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(python), f"{wheel}[spark]"], check=True)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
     clean["PYSPARK_PYTHON"] = str(python)
-    done = subprocess.run([str(python), "-c", DISCOVER], cwd=tmp_path, env=clean, text=True, capture_output=True, check=False)
+    done = subprocess.run(
+        [str(python), "-c", DISCOVER], cwd=tmp_path, env=clean, text=True, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     assert "value:binary" in lines["SCHEMA"]
@@ -56,8 +64,13 @@ def test_spark_finds_the_source_of_an_installed_wheel(wheel: pathlib.Path, tmp_p
 
 
 def _share_spark(python: pathlib.Path) -> None:
-    """Links the Spark of this environment into another one, as if it were installed there: it has half a gigabyte."""
-    ours, theirs = pathlib.Path(sysconfig.get_path("purelib")), next((python.parents[1] / "lib").glob("python*/site-packages"))
+    """Links the Spark of this environment into another one, as if it were installed there: it has half a
+    gigabyte.
+    """
+    ours, theirs = (
+        pathlib.Path(sysconfig.get_path("purelib")),
+        next((python.parents[1] / "lib").glob("python*/site-packages")),
+    )
     for package in ("pyspark", "py4j"):
         (theirs / package).symlink_to(ours / package)
         for about in ours.glob(f"{package}-*.dist-info"):

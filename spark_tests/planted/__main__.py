@@ -1,6 +1,7 @@
-"""`make bugs`: plants every bug of the catalogue, one after the other, and prints which check of which run caught it.
+"""`make bugs`: plants every bug of the catalogue, one after the other, and prints which check of which run
+caught it.
 
-    MQ_SEED=...  repeats a search        MQ_BUGS=text  only bugs with this in their names
+MQ_SEED=...  repeats a search        MQ_BUGS=text  only bugs with this in their names
 """
 
 from __future__ import annotations
@@ -47,13 +48,21 @@ def main() -> int:
 
 def _cells(found: Search) -> tuple[str, str, str]:
     check = "NOT CAUGHT" if found.finding is None else found.finding.check
-    return check if len(check) <= _CHECK_WIDTH else check[: _CHECK_WIDTH - 3] + "...", str(found.histories), f"{found.seconds:.1f}"
+    return (
+        check if len(check) <= _CHECK_WIDTH else check[: _CHECK_WIDTH - 3] + "...",
+        str(found.histories),
+        f"{found.seconds:.1f}",
+    )
 
 
 def _is_clean(name: str, histories: int) -> bool:
     """Makes as many histories without a bug as the longest search for one took."""
     found = search(RUNS[name], first_seed(f"control of {name}"), histories)
-    print(f"control: {name}: {found.histories} histories without a bug, {found.finding or 'clean'}, {found.seconds:.1f} s", flush=True)
+    print(
+        f"control: {name}: {found.histories} histories without a bug, {found.finding or 'clean'}, "
+        f"{found.seconds:.1f} s",
+        flush=True,
+    )
     return found.finding is None
 
 

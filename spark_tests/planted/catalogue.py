@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_tests.planted import directory_bugs, journal_bugs, query_bugs, queue_bugs, serving_bugs, snapshot_bugs, space_bugs
+from spark_tests.planted import (
+    directory_bugs,
+    journal_bugs,
+    query_bugs,
+    queue_bugs,
+    serving_bugs,
+    snapshot_bugs,
+    space_bugs,
+)
 from spark_tests.planted.mutation import Bug
 
 ROOMS: Final[dict[str, tuple[Bug, ...]]] = {

@@ -1,4 +1,6 @@
-"""The power fails at any step of either disk, in turns, snapshots and rolls: the state before the turn in hand comes up, or after it."""
+"""The power fails at any step of either disk, in turns, snapshots and rolls: the state before the turn in
+hand comes up, or after it.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,11 @@ def _work(scene: CrashScene, rng: random.Random) -> None:
     for number in range(60):
         what = rng.random()
         if what < 0.5:
-            scene.publish(*rng.choices(range(10), k=rng.choice([1, 3, 20])), partition=rng.randrange(2), size=rng.choice([0, 200]))
+            scene.publish(
+                *rng.choices(range(10), k=rng.choice([1, 3, 20])),
+                partition=rng.randrange(2),
+                size=rng.choice([0, 200]),
+            )
         elif what < 0.65:
             rows = scene.received(session)
             for row in rows:

@@ -1,4 +1,6 @@
-"""A data directory that is opened, and something happens to it: nobody else comes in, and who is in notices."""
+"""A data directory that is opened, and something happens to it: nobody else comes in, and who is in
+notices.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,13 @@ DIRECTORY: Final = (
     Bug(
         "what stands in the place of a lost folder is taken for it",
         "a new, empty directory under the old name is not noticed",
-        (Change(DirectoryLock.check, "os.path.samestat(path.stat(), os.fstat(descriptor))", "path.stat() is not None"),),
+        (
+            Change(
+                DirectoryLock.check,
+                "os.path.samestat(path.stat(), os.fstat(descriptor))",
+                "path.stat() is not None",
+            ),
+        ),
         "directory",
     ),
     Bug(

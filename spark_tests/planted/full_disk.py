@@ -1,4 +1,6 @@
-"""A disk is filled, consumed empty and filled again, while processes come and go and the clock jumps: nothing but rows is ever refused."""
+"""A disk is filled, consumed empty and filled again, while processes come and go and the clock jumps: nothing
+but rows is ever refused.
+"""
 
 from __future__ import annotations
 

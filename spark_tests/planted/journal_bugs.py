@@ -11,11 +11,13 @@ from mq_broker.journal.recovery import TurnReader
 from mq_broker.journal.segments import Segments
 from spark_tests.planted.mutation import Bug, Change
 
-# No single one of these lets a stale turn pass: its place, its number and the chain of trailers each tell it from the right one.
+# No single one of these lets a stale turn pass: its place, its number and the chain of trailers each tell it
+# from the right one.
 _NO_PLACE: Final = Change(frames.decode, "if (at_segment, at_position) != (segment, position):", "if False:")
 _NO_CHAIN: Final = Change(
     TurnReader._read_turn,
-    "if trailer != Trailer(start, self.position.trailer_crc, entries_crc) or not self._follows(frame.generation, entries):",
+    "if trailer != Trailer(start, self.position.trailer_crc, entries_crc) or not "
+    "self._follows(frame.generation, entries):",
     "if trailer.entries_crc != entries_crc:",
 )
 _ANY_NUMBER: Final = (
@@ -26,7 +28,8 @@ _ANY_NUMBER: Final = (
     ),
     Change(
         TurnReader._read_turn,
-        "if (frame.turn, frame.index) != (expected, len(entries)) or (entries and frame.generation != generation):",
+        "if (frame.turn, frame.index) != (expected, len(entries)) or (entries and frame.generation != "
+        "generation):",
         "if frame.index != len(entries):",
     ),
 )
@@ -46,7 +49,8 @@ WRITING: Final = (
     ),
     Bug(
         "sync retried after EIO",
-        "a failed sync is tried once more: the kernel has marked the pages clean, and the second one succeeds",
+        "a failed sync is tried once more: the kernel has marked the pages clean, and the second one "
+        "succeeds",
         (Change(Journal._write, "file.sync()", "try:\n    file.sync()\nexcept OSError:\n    file.sync()"),),
         "journal lives",
     ),
@@ -86,7 +90,13 @@ READING: Final = (
     Bug(
         "no checksum of headers",
         "a torn header counts if its fields look right",
-        (Change(frames.decode, "if crc32(header, crc32(view[position : position + _PREFIX.size], seed)) != crc:", "if False:"),),
+        (
+            Change(
+                frames.decode,
+                "if crc32(header, crc32(view[position : position + _PREFIX.size], seed)) != crc:",
+                "if False:",
+            ),
+        ),
         "journal lives",
     ),
     Bug(
@@ -120,7 +130,8 @@ READING: Final = (
     ),
     Bug(
         "checksums without place",
-        "bytes are held against the checksum that stands beside them: a frame in the place of another is right",
+        "bytes are held against the checksum that stands beside them: a frame in the place of another is "
+        "right",
         (
             Change(
                 Journal.body,
@@ -139,7 +150,8 @@ READING: Final = (
     ),
     Bug(
         "stale frames of a recycled file",
-        "checksums do not cover the place and turns are not chained: whole turns of an earlier use of the file count again",
+        "checksums do not cover the place and turns are not chained: whole turns of an earlier use of the "
+        "file count again",
         (_NO_PLACE, _NO_CHAIN, *_ANY_NUMBER),
         "journal lives",
     ),
@@ -155,7 +167,8 @@ READING: Final = (
                     if not entries:
                         return closing
                     end = frames.align(position + TRAILER_BYTES, segment.sector_bytes)
-                    return Turn(expected, entries, start, JournalPosition(number, end, expected, generation, entries_crc))
+                    position = JournalPosition(number, end, expected, generation, entries_crc)
+                    return Turn(expected, entries, start, position)
                 """,
             ),
         ),
@@ -235,7 +248,8 @@ READING: Final = (
     ),
     Bug(
         "damage before a newer generation taken for a torn tail",
-        "only turns of the same generation count as evidence: what a process wrote last is cut when it rots after a restart",
+        "only turns of the same generation count as evidence: what a process wrote last is cut when it "
+        "rots after a restart",
         (
             Change(
                 TurnReader._behind,
@@ -253,7 +267,8 @@ READING: Final = (
     ),
     Bug(
         "stale turns stay reachable where generations meet",
-        "the segment of a turn that was cut is not given back: what is in it stands where the next generation is looked for",
+        "the segment of a turn that was cut is not given back: what is in it stands where the next "
+        "generation is looked for",
         (Change(Journal._give_back_unused, "if segment.number > self._position.segment:", "if False:"),),
         "journal lives",
     ),

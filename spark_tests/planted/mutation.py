@@ -1,7 +1,9 @@
-"""Bugs that are planted into the product for the time of one test run. The product itself knows nothing of them.
+"""Bugs that are planted into the product for the time of one test run. The product itself knows nothing of
+them.
 
-A bug is one change or several of the text of functions. Each change quotes what it replaces, and fails where that text does not stand there
-exactly once: whoever rewrites the function is told, and no bug is disarmed in silence.
+A bug is one change or several of the text of functions. Each change quotes what it replaces, and fails where
+that text does not stand there exactly once: whoever rewrites the function is told, and no bug is disarmed in
+silence.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Bug:
 @contextlib.contextmanager
 def _changed(function: FunctionType, changes: list[Change]) -> Iterator[None]:
     original = function.__code__
-    # The code object is what is exchanged: it takes effect wherever the function is known, also under imported names and in tables.
+    # The code object is what is exchanged: it takes effect wherever the function is known, also under
+    # imported names and in tables.
     function.__code__ = _compiled(function, changes)
     try:
         yield
@@ -81,14 +84,27 @@ def _compiled(function: FunctionType, changes: list[Change]) -> CodeType:
         before, after = textwrap.dedent(change.before).strip("\n"), textwrap.dedent(change.after).strip("\n")
         assert before != after, f"{where}: nothing is changed"
         found = list(_found(source, before))
-        assert len(found) == 1, f"{where} has {len(found)} times what a planted bug replaces: write the bug anew for\n{before}"
+        assert len(found) == 1, (
+            f"{where} has {len(found)} times what a planted bug replaces: write the bug anew for\n{before}"
+        )
         start, stop, indentation = found[0]
         source = source[:start] + _indented(after, indentation) + source[stop:]
     name = f"<{where} with a planted bug>"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)  # tracebacks show the changed text
+    linecache.cache[name] = (
+        len(source),
+        None,
+        source.splitlines(True),
+        name,
+    )  # tracebacks show the changed text
     code = compile(source, name, "exec", flags=_future_flags(function), dont_inherit=True)
-    found_code = next(constant for constant in code.co_consts if isinstance(constant, CodeType) and constant.co_name == function.__name__)
-    assert found_code.co_freevars == function.__code__.co_freevars == (), f"{where} is a closure: it cannot be exchanged"
+    found_code = next(
+        constant
+        for constant in code.co_consts
+        if isinstance(constant, CodeType) and constant.co_name == function.__name__
+    )
+    assert found_code.co_freevars == function.__code__.co_freevars == (), (
+        f"{where} is a closure: it cannot be exchanged"
+    )
     return found_code
 
 
@@ -100,11 +116,15 @@ def _source(function: FunctionType) -> str:
 
 
 def _found(source: str, text: str) -> Iterator[tuple[int, int, str]]:
-    """Yields where `text` stands, whatever its line breaks: start, end, and the indentation of the line where it begins.
+    """Yields where `text` stands, whatever its line breaks: start, end, and the indentation of the line where
+    it begins.
 
     Before a closing bracket the source may have a comma more, as formatters put one where they break a list.
     """
-    words = [f",?\\s*{re.escape(word)}" if word in ")]}" else re.escape(word) for word in re.findall(r"\w+|[^\w\s]", text)]
+    words = [
+        f",?\\s*{re.escape(word)}" if word in ")]}" else re.escape(word)
+        for word in re.findall(r"\w+|[^\w\s]", text)
+    ]
     for match in re.finditer(r"\s*".join(words), source):
         line = source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
         yield match.start(), match.end(), line[: len(line) - len(line.lstrip())]

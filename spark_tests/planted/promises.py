@@ -1,4 +1,6 @@
-"""What leaves an engine is a promise from the moment it leaves: requests come twice within one turn, and the power fails within turns."""
+"""What leaves an engine is a promise from the moment it leaves: requests come twice within one turn, and the
+power fails within turns.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at
 from mq_wire.errors import MqError
 from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
-from mq_wire.v1.subscribe_pb2 import ConsumerRef, OpenBrowseRequest, OpenFetch, OpenRangeRequest, PlanRequest, PlanResponse
+from mq_wire.v1.subscribe_pb2 import (
+    ConsumerRef,
+    OpenBrowseRequest,
+    OpenFetch,
+    OpenRangeRequest,
+    PlanRequest,
+    PlanResponse,
+)
 from spark_tests.core.worlds import CLUSTER
 from spark_tests.engine.worlds import JOURNAL
 from spark_tests.oracle.history import History
@@ -62,13 +71,21 @@ class Promises:
     def _start(self) -> Engine:
         new_id = functools.partial(self._rng.randbytes, 16)
         opened = recover(
-            *self._disks, CLUSTER, JOURNAL, Settings(default_partitions=1), TINY, created=self._created, new_id=new_id
+            *self._disks,
+            CLUSTER,
+            JOURNAL,
+            Settings(default_partitions=1),
+            TINY,
+            created=self._created,
+            new_id=new_id,
         )
         self._created = True
         return Engine(*opened, now_us=lambda: 1_700_000_000_000_000)
 
     def _arrive(self, engine: Engine) -> None:
-        """What is not answered comes again, some of it twice; then something new; and a query asks for its next rows."""
+        """What is not answered comes again, some of it twice; then something new; and a query asks for its
+        next rows.
+        """
         for number in range(self._answered, len(self._sent)):
             self._send(engine, number)
         for _ in range(self._rng.randint(0, 2)):
@@ -84,9 +101,13 @@ class Promises:
         piece = piece_of(ids, np.full(rows, self._rng.choice([4, 4, 9])))
         assert piece.records is not None
         header = PublishHeader(
-            destination=_QUEUE, producer_id="p" * 32, first_sequence=self._rows, rows=rows, columns=piece.columns,
+            destination=_QUEUE,
+            producer_id="p" * 32,
+            first_sequence=self._rows,
+            rows=rows,
+            columns=piece.columns,
             priority_plus_one=piece.priority_plus_one,
-        )  # fmt: skip
+        )
         self._rows += rows
         self._history.attempted(ids)
         self._sent.append(Publish(header, piece.records, piece.crc32, lanes_of(piece)))

@@ -27,12 +27,19 @@ SOURCE: Final = (
     Bug(
         "an acknowledged plan is passed over",
         "a checkpoint that lost its last batch gets a plan of new rows under the number of that batch",
-        (Change(Consumer.used_after, "if plan.number > number and plan.used)", "if plan.number > number and plan.used and plan.pending)"),),
+        (
+            Change(
+                Consumer.used_after,
+                "if plan.number > number and plan.used)",
+                "if plan.number > number and plan.used and plan.pending)",
+            ),
+        ),
         "model",
     ),
     Bug(
         "a plan that was cut after its batch was read is read under it",
-        "a query over two queues, or with a new incarnation, puts new rows into a batch whose number its sink knows",
+        "a query over two queues, or with a new incarnation, puts new rows into a batch whose number its "
+        "sink knows",
         (Change(queries.check_batch, "any(serial > read for serial in serials)", "False"),),
         "model",
     ),
@@ -94,7 +101,13 @@ SOURCE: Final = (
     Bug(
         "a run is held at any broker",
         "a query at an old address gets a run and the consumer of somebody else, and acknowledges its rows",
-        (Change(ranges.hold_run, "if command.cluster_id and command.cluster_id != state.cluster_id:", "if False:"),),
+        (
+            Change(
+                ranges.hold_run,
+                "if command.cluster_id and command.cluster_id != state.cluster_id:",
+                "if False:",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -110,7 +123,8 @@ SOURCE: Final = (
             Change(
                 ranges._note_read,
                 "if new or queries.is_new(ledger.state, opened):\n    ledger.record(",
-                "for number in new:\n    consumer.plans[number].read_by_run = opened.who.run\nif False:\n    ledger.record(",
+                "for number in new:\n    consumer.plans[number].read_by_run = opened.who.run\nif False:\n  "
+                "  ledger.record(",
             ),
         ),
         "model",
@@ -124,7 +138,13 @@ SOURCE: Final = (
     Bug(
         "rows that were read go back when their run ends",
         "a query that starts again finds its range empty, and others have its rows",
-        (Change(ranges._return_unread, "if consumer.run == run and not plan.read_by_run", "if consumer.run == run"),),
+        (
+            Change(
+                ranges._return_unread,
+                "if consumer.run == run and not plan.read_by_run",
+                "if consumer.run == run",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -133,8 +153,10 @@ SOURCE: Final = (
         (
             Change(
                 ranges._return_unread,
-                "unread = [plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run]",
-                "unread = [plan.number for plan in consumer.plans.values() if consumer.run == run and not plan.read_by_run]",
+                "unread = [plan.number for plan in consumer.pending() if consumer.run == run and not "
+                "plan.read_by_run]",
+                "unread = [plan.number for plan in consumer.plans.values() if consumer.run == run and not "
+                "plan.read_by_run]",
             ),
         ),
         "simulation",
@@ -160,7 +182,13 @@ SOURCE: Final = (
     Bug(
         "delivery numbers begin anew",
         "a plan takes the numbers of the one before",
-        (Change(planning._record_plan, '"first": consumer.next.get(number, 0),', '"first": consumer.floor.get(number, 0),'),),
+        (
+            Change(
+                planning._record_plan,
+                '"first": consumer.next.get(number, 0),',
+                '"first": consumer.floor.get(number, 0),',
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -189,7 +217,8 @@ SINK: Final = (
                 state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)
                 destination, partition = _partition(state, what.destination, what.partition)
                 priority = body.priorities if isinstance(body.priorities, int) else -1
-                base = partition.log.append(what.records.rows, what.records.columns, body.place, priority, "", 0, time_us)
+                rows, columns = what.records.rows, what.records.columns
+                base = partition.log.append(rows, columns, body.place, priority, "", 0, time_us)
                 partition.ready.add_rows(base, body.priorities, what.records.rows)
                 _touch(state, what.destination, what.partition, base, base + what.records.rows)
                 state.stir(destination.name)
@@ -203,7 +232,9 @@ SINK: Final = (
         "a commit is not idempotent",
         "the same batch again is committed again",
         (
-            Change(staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"),
+            Change(
+                staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"
+            ),
             Change(apply._staged_committed, "held = state.staged.pop(token)", "held = state.staged[token]"),
         ),
         "simulation",
@@ -211,7 +242,11 @@ SINK: Final = (
     Bug(
         "the marker is looked at behind the tokens",
         "a commit whose answer was lost is refused when it is asked for again",
-        (Change(staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"),),
+        (
+            Change(
+                staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -224,14 +259,26 @@ SINK: Final = (
     Bug(
         "a batch of another size is swallowed",
         "the rows of a batch that was committed with others vanish in silence",
-        (Change(staging._committed_before, "if request.rows != marker.rows and not request.keep_mismatch:", "if False:"),),
+        (
+            Change(
+                staging._committed_before,
+                "if request.rows != marker.rows and not request.keep_mismatch:",
+                "if False:",
+            ),
+        ),
         "model",
         is_rare=True,
     ),
     Bug(
         "a batch of another query is swallowed",
         "other rows under a number that an earlier query used vanish in silence",
-        (Change(staging._committed_before, 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:', "if False:"),),
+        (
+            Change(
+                staging._committed_before,
+                'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:',
+                "if False:",
+            ),
+        ),
         "model",
     ),
     Bug(
@@ -241,7 +288,8 @@ SINK: Final = (
             Change(
                 staging._committed_before,
                 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:',
-                'if "" not in (query_id, marker.query_id) and query_id != marker.query_id and not request.keep_mismatch:',
+                'if "" not in (query_id, marker.query_id) and query_id != marker.query_id and not '
+                "request.keep_mismatch:",
             ),
         ),
         "model",
@@ -290,7 +338,13 @@ SINK: Final = (
     Bug(
         "the last token of a commit is left out",
         "of several sets one stays invisible",
-        (Change(apply._staged_committed, "for token in what.tokens:", "for token in list(what.tokens)[: max(len(what.tokens) - 1, 1)]:"),),
+        (
+            Change(
+                apply._staged_committed,
+                "for token in what.tokens:",
+                "for token in list(what.tokens)[: max(len(what.tokens) - 1, 1)]:",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -305,7 +359,11 @@ SINK: Final = (
         "a batch whose input went to others is committed all the same",
         (
             Change(apply._consumer_ended, "owners.touch_query(state, query_id).fence(batch)", "pass"),
-            Change(planning.end_consumer, "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})", "pass"),
+            Change(
+                planning.end_consumer,
+                "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})",
+                "pass",
+            ),
         ),
         "simulation",
     ),

@@ -1,4 +1,6 @@
-"""Bugs in what producers and connected consumers see: receipts, sequences, lanes, deliveries, acknowledgements."""
+"""Bugs in what producers and connected consumers see: receipts, sequences, lanes, deliveries,
+acknowledgements.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ RECEIPTS: Final = (
             Change(
                 publishing.publish,
                 "if known is not None:",
-                "if known is not None and known.time_us == ledger.now_us:\n    known = None\nif known is not None:",
+                "if known is not None and known.time_us == ledger.now_us:\n    known = None\nif known is "
+                "not None:",
             ),
         ),
         "simulation",
@@ -113,7 +116,13 @@ RECEIPTS: Final = (
     Bug(
         "gaps in sequences are let through",
         "a batch behind a refused one is stored before it",
-        (Change(Audit.check, "if first > mark.next_sequence:", "if first > mark.next_sequence:\n    return None\nif False:"),),
+        (
+            Change(
+                Audit.check,
+                "if first > mark.next_sequence:",
+                "if first > mark.next_sequence:\n    return None\nif False:",
+            ),
+        ),
         "model",
     ),
     Bug(
@@ -141,7 +150,12 @@ DELIVERIES: Final = (
             Change(
                 sessions.acknowledge,
                 """{"partition": partition, "offsets": offsets.serialize()}""",
-                """{"partition": partition, "offsets": (offsets | BitMap64([max(offsets.max() - 1, 0)])).serialize()}""",
+                """
+                {
+                    "partition": partition,
+                    "offsets": (offsets | BitMap64([max(offsets.max() - 1, 0)])).serialize(),
+                }
+                """,
             ),
         ),
         "simulation",
@@ -149,7 +163,11 @@ DELIVERIES: Final = (
     Bug(
         "rows of a closed session stay with it",
         "what was in a consumer's hands when its stream broke is not ready again",
-        (Change(sessions._give_back, "destination.partitions[partition].give_back(lanes.selection())", "pass"),),
+        (
+            Change(
+                sessions._give_back, "destination.partitions[partition].give_back(lanes.selection())", "pass"
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -165,7 +183,8 @@ DELIVERIES: Final = (
             Change(
                 sessions._give_back,
                 'ledger.record(returned={"destination": destination.number, "rows": rows})',
-                "for partition, offsets in seen.items():\n    destination.partitions[partition].charge(offsets)",
+                "for partition, offsets in seen.items():\n    "
+                "destination.partitions[partition].charge(offsets)",
             ),
         ),
         "model",
@@ -173,20 +192,38 @@ DELIVERIES: Final = (
     Bug(
         "lanes by last in, first out",
         "the newest rows of a priority leave first",
-        (Change(Lanes.head, "return cut(lane, 0, rows) if", "return cut(lane, len(lane) - rows, len(lane)) if below is None and"),),
+        (
+            Change(
+                Lanes.head,
+                "return cut(lane, 0, rows) if",
+                "return cut(lane, len(lane) - rows, len(lane)) if below is None and",
+            ),
+        ),
         "model",
     ),
     Bug(
         "a slice loses the row at its cut",
         "where a delivery ends in the middle of a lane, the next row goes with neither half",
-        (Change(Selection.slice, "low, high = max(start - at, 0),", "low, high = max(start - at + (0 < start - at < size - 1), 0),"),),
+        (
+            Change(
+                Selection.slice,
+                "low, high = max(start - at, 0),",
+                "low, high = max(start - at + (0 < start - at < size - 1), 0),",
+            ),
+        ),
         "model",
         is_rare=True,
     ),
     Bug(
         "lowest priority first",
         "connected consumers are served from the wrong end",
-        (Change(sessions._next_lanes, "for priority in reversed(range(PRIORITIES)):", "for priority in range(PRIORITIES):"),),
+        (
+            Change(
+                sessions._next_lanes,
+                "for priority in reversed(range(PRIORITIES)):",
+                "for priority in range(PRIORITIES):",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -196,7 +233,8 @@ DELIVERIES: Final = (
             Change(
                 Lanes.add_rows,
                 "present = np.bincount(priorities, minlength=PRIORITIES)",
-                "priorities = priorities[: max(len(priorities) - 1, 1)]\npresent = np.bincount(priorities, minlength=PRIORITIES)",
+                "priorities = priorities[: max(len(priorities) - 1, 1)]\npresent = np.bincount(priorities, "
+                "minlength=PRIORITIES)",
             ),
         ),
         "simulation",
@@ -234,7 +272,13 @@ DELIVERIES: Final = (
     Bug(
         "an outbox without a bound",
         "everything that is ready is given to a consumer at once, whether it reads or not",
-        (Change(Outbox.put, "self.is_full = self.batches >= self.batches_max or self.bytes >= self.bytes_max", "pass"),),
+        (
+            Change(
+                Outbox.put,
+                "self.is_full = self.batches >= self.batches_max or self.bytes >= self.bytes_max",
+                "pass",
+            ),
+        ),
         "model",
     ),
     Bug(
@@ -246,7 +290,13 @@ DELIVERIES: Final = (
     Bug(
         "a question is answered before the rows",
         "who asks whether there is nothing is told so at once, while what is ready for it has not left",
-        (Change(sessions.ask, "session.questions.append(command.request_id)", "session.tell(Asked(request_id=command.request_id))"),),
+        (
+            Change(
+                sessions.ask,
+                "session.questions.append(command.request_id)",
+                "session.tell(Asked(request_id=command.request_id))",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -276,7 +326,13 @@ DELIVERIES: Final = (
     Bug(
         "scattered rows come from the front of their frame",
         "which rows of a frame were asked for is forgotten",
-        (Change(RowReader._decoded, "return batch.take(pa.array(piece.indices))", "return batch.slice(0, piece.rows)"),),
+        (
+            Change(
+                RowReader._decoded,
+                "return batch.take(pa.array(piece.indices))",
+                "return batch.slice(0, piece.rows)",
+            ),
+        ),
         "simulation",
     ),
 )

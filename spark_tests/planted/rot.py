@@ -1,4 +1,6 @@
-"""Bytes that rot: what a simulated broker left is damaged in one place, at rest or while it is read. All is as it was, or it is said."""
+"""Bytes that rot: what a simulated broker left is damaged in one place, at rest or while it is read. All is
+as it was, or it is said.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _OPERATIONS: Final = 200
 _DAMAGES: Final = 30
 #: Bits flipped under a broker that has read everything once.
 _FLIPS: Final = 5
-#: Each writes a turn of a sector or more; damage is mostly 8 sectors long at most, and never that of as many turns.
+#: Each writes a turn of a sector or more; damage is mostly 8 sectors long at most, and never that of as many
+#: turns.
 _STARTS: Final = 10
 
 _NOW_US: Final = 1 << 50
@@ -88,8 +91,8 @@ def _differing(found: Contents, contents: Contents) -> str:
 def _at_rest(seed: int) -> Machine:
     """Returns a machine whose broker did some work and is down.
 
-    It was started a few times since, and wrote a turn each time: what damages all of a journal's last turns at
-    once makes a journal that was never longer.
+    It was started a few times since, and wrote a turn each time: what damages all of a journal's last turns
+    at once makes a journal that was never longer.
     """
     simulation = Simulation(seed)
     machine = simulation._machine
@@ -129,7 +132,10 @@ def _contents(broker: Broker, reader: RowReader) -> Contents:
             fetch = OpenFetch(browse=opened.browse, partition=part.partition, first=0, last=part.last)
             rows = _read(broker, reader, fetch)
             if rows is None:  # one by one, around the damage
-                single = (OpenFetch(browse=opened.browse, partition=part.partition, first=n, last=n + 1) for n in range(part.last))
+                single = (
+                    OpenFetch(browse=opened.browse, partition=part.partition, first=n, last=n + 1)
+                    for n in range(part.last)
+                )
                 rows = Rows.joined([row for one in single if (row := _read(broker, reader, one)) is not None])
             places = zip(rows.offsets.tolist(), rows.ids.tolist(), strict=True)
             found.update({(queue.name, part.partition, offset): message for offset, message in places})
@@ -151,7 +157,8 @@ def _read(broker: Broker, reader: RowReader, fetch: OpenFetch) -> Rows | None:
     return Rows.joined(taken)
 
 
-# -- damage: each returns what it did, "" where there was nothing to do it to -----------------------------------------------
+# -- damage: each returns what it did, "" where there was nothing to do it to
+# -----------------------------------------------
 
 
 def _flip(rng: random.Random, disks: Disks, machine: Machine) -> str:
@@ -165,7 +172,9 @@ def _misplace(rng: random.Random, disks: Disks, machine: Machine) -> str:
     """A few sectors hold what was written to others."""
     disk, name, size = _any_file(rng, disks)
     _, source, source_size = _any_file(rng, (disk, disk))
-    to, at = (rng.randrange(-(-length // disk.sector_bytes)) * disk.sector_bytes for length in (size, source_size))
+    to, at = (
+        rng.randrange(-(-length // disk.sector_bytes)) * disk.sector_bytes for length in (size, source_size)
+    )
     length = min(rng.choice([1, 2, 4, 8]) * disk.sector_bytes, size - to)
     return _copied(disk, (source, at, length), (name, to))
 
@@ -176,7 +185,11 @@ def _misdirect(rng: random.Random, disks: Disks, machine: Machine) -> str:
     turns: list[tuple[str, int, int]] = []
     for name in (name for name in disk.list_names() if name.startswith("segment-")):
         content = disk.open(name).read_at(0, disk.open(name).size())
-        starts = [at for at in range(FIRST_POSITION, len(content), disk.sector_bytes) if content.startswith(MAGIC, at)]
+        starts = [
+            at
+            for at in range(FIRST_POSITION, len(content), disk.sector_bytes)
+            if content.startswith(MAGIC, at)
+        ]
         turns += [(name, start, stop - start) for start, stop in itertools.pairwise(starts)]
     turns = turns[:-_STARTS]
     if len(turns) < 2:
@@ -218,7 +231,9 @@ def _swap(rng: random.Random, disks: Disks, machine: Machine) -> str:
 
 def _delete(rng: random.Random, disks: Disks, machine: Machine) -> str:
     disk, name, _ = _any_file(rng, disks)
-    last = max((other for other in disk.list_names() if other.startswith("segment-")), default=segment_name(0))
+    last = max(
+        (other for other in disk.list_names() if other.startswith("segment-")), default=segment_name(0)
+    )
     if name == last:
         return ""  # a journal that ends early looks like one that was never longer
     disk.remove(name)
@@ -227,7 +242,9 @@ def _delete(rng: random.Random, disks: Disks, machine: Machine) -> str:
 
 def _any_file(rng: random.Random, disks: Disks) -> tuple[MemoryDisk, str, int]:
     named = [(disk, name, disk.open(name).size()) for disk in disks for name in disk.list_names()]
-    files = [file for file in named if file[2] and not file[1].startswith("pool-") and not file[1].endswith(".new")]
+    files = [
+        file for file in named if file[2] and not file[1].startswith("pool-") and not file[1].endswith(".new")
+    ]
     # Snapshots have fewer files than the journal and are needed as much.
     of_snapshots = [file for file in files if file[0] is disks[1]]
     return rng.choice(of_snapshots if of_snapshots and rng.random() < 0.4 else files)

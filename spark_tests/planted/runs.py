@@ -1,4 +1,6 @@
-"""The general runs that planted bugs are caught with. Each knows nothing of any bug: it makes histories from seeds and judges them."""
+"""The general runs that planted bugs are caught with. Each knows nothing of any bug: it makes histories from
+seeds and judges them.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,18 @@ from spark_tests.support.seeds import seeded
 
 #: What shows as one of these was planted wrongly: the changed text does not even run.
 _BROKEN_PLANTS: Final = (NameError, SyntaxError, ImportError)
-#: One history is a few examples; what fails is told as it is, since nobody reads a planted bug's shortest example.
+#: One history is a few examples; what fails is told as it is, since nobody reads a planted bug's shortest
+#: example.
 _MODEL: Final = settings(
-    max_examples=5, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
-    suppress_health_check=list(HealthCheck), print_blob=False,
-)  # fmt: skip
+    max_examples=5,
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    verbosity=Verbosity.quiet,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
 #: Operations of one simulated history.
 _OPERATIONS: Final = 400
 
@@ -99,7 +108,9 @@ def _made(run: Run, seed: int) -> Finding | None:
 
 
 def _decode_distrusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
-    """A broken broker trusts what it must not: Arrow follows any offset there, and would end this process. Here that is a finding."""
+    """A broken broker trusts what it must not: Arrow follows any offset there, and would end this process.
+    Here that is a finding.
+    """
     try:
         rows = envelope._Table.root(memoryview(records)[8:]).table(2).scalar(0, "<q", 0)
         return envelope.decode(records, columns, rows)
@@ -111,14 +122,18 @@ def finding_of(error: BaseException) -> Finding:
     """Returns an exception that no fault accounts for as a finding: what it is, and where it was raised."""
     if isinstance(error, _BROKEN_PLANTS):
         raise AssertionError(f"a bug was planted wrongly: {error!r}") from error
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/lib/python" not in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "/lib/python" not in frame.filename
+    ]
     where = f"{Path(frames[-1].filename).stem}.{frames[-1].name}" if frames else "unknown"
     check = type(error).__name__ if isinstance(error, MqError) else f"{type(error).__name__} in {where}"
     return Finding(check, str(error))
 
 
 def _journal_lives(seed: int) -> Finding | None:
-    """Random turns, power cuts, failed syncs and restarts; what is recovered is what was acknowledged, and at most one turn in flight."""
+    """Random turns, power cuts, failed syncs and restarts; what is recovered is what was acknowledged, and at
+    most one turn in flight.
+    """
     rng = random.Random(seed)
     try:
         live_long(prepared(rng), rng, processes=12)
@@ -138,7 +153,9 @@ def _simulation(seed: int) -> Finding | None:
 
 
 def _model(seed: int) -> Finding | None:
-    """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power cuts among them."""
+    """Random commands to a broker on a disk and to the model of it, with snapshots, restarts, kills and power
+    cuts among them.
+    """
     machine = type("SeededMachine", (DiskMachine,), {"_hypothesis_internal_use_seed": seed})
     with chunks_of():
         run_state_machine_as_test(machine, settings=_MODEL)
@@ -158,7 +175,9 @@ def _crash_states(seed: int) -> Finding | None:
 
 
 def _promises(seed: int) -> Finding | None:
-    """What an engine answers holds from the moment when the answer leaves, also where a request comes twice in one turn."""
+    """What an engine answers holds from the moment when the answer leaves, also where a request comes twice
+    in one turn.
+    """
     report = Promises(seed).run()
     return Finding(", ".join(report.wrong), str(report)) if report.wrong else None
 
@@ -190,4 +209,7 @@ ROT: Final = Run("rot", _rot, 400)
 FULL_DISK: Final = Run("full disk", _full_disk, 60)
 DIRECTORY: Final = Run("directory", _directory, 100)
 SERVING: Final = Run("serving", _serving, 100)
-RUNS: Final = {run.name: run for run in (SERVING, DIRECTORY, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)}
+RUNS: Final = {
+    run.name: run
+    for run in (SERVING, DIRECTORY, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)
+}

@@ -1,4 +1,6 @@
-"""Histories of the serving layer: streams of large and small clients, threads, and room for bytes, taken and given back."""
+"""Histories of the serving layer: streams of large and small clients, threads, and room for bytes, taken and
+given back.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _streams(rng: random.Random) -> None:
         assert workers.reserved == 0, "threads are not given back"
     finally:
         workers.shutdown()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mq-rpc_")], "threads are left"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mq-rpc_")], (
+        "threads are left"
+    )
 
 
 def _room(rng: random.Random) -> None:

@@ -17,7 +17,11 @@ SERVING: Final = (
         "nothing is kept for other connections and hosts",
         (
             Change(LiveStreams._check_room, "kept = self._limit // 5", "kept = 0"),
-            Change(LiveStreams._check_room, "if theirs >= self._limit - self._limit // 10:", "if theirs >= self._limit + 1:"),
+            Change(
+                LiveStreams._check_room,
+                "if theirs >= self._limit - self._limit // 10:",
+                "if theirs >= self._limit + 1:",
+            ),
         ),
         _RUN,
     ),
@@ -36,7 +40,13 @@ SERVING: Final = (
     Bug(
         "what was reckoned stays taken",
         "a request that turns out small holds the room of a large one",
-        (Change(Room.correct, "self._used += amount - hold.amount", "self._used += max(amount - hold.amount, -1)"),),
+        (
+            Change(
+                Room.correct,
+                "self._used += amount - hold.amount",
+                "self._used += max(amount - hold.amount, -1)",
+            ),
+        ),
         _RUN,
     ),
 )

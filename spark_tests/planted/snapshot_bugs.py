@@ -35,13 +35,23 @@ FILES: Final = (
     Bug(
         "the sweep takes a pack that the older snapshot needs",
         "only what the newest manifest names is kept",
-        (Change(SnapshotStore._wanted, "for manifest in self._kept for pack in manifest.packs()", "for pack in self._kept[0].packs()"),),
+        (
+            Change(
+                SnapshotStore._wanted,
+                "for manifest in self._kept for pack in manifest.packs()",
+                "for pack in self._kept[0].packs()",
+            ),
+        ),
         "rot",
     ),
     Bug(
         "a segment recycled that the older snapshot needs",
         "segments are given back that the newest snapshot covers",
-        (Change(Housekeeping.reclaim, "older = self._store.older_position()", "older = self._store.position()"),),
+        (
+            Change(
+                Housekeeping.reclaim, "older = self._store.older_position()", "older = self._store.position()"
+            ),
+        ),
         "rot",
     ),
 )
@@ -62,7 +72,13 @@ CONTENT: Final = (
     Bug(
         "acknowledged rows do not make their part dirty",
         "a snapshot keeps the part as it was before, with the rows ready",
-        (Change(apply._acknowledged, "_touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)", "pass"),),
+        (
+            Change(
+                apply._acknowledged,
+                "_touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)",
+                "pass",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -129,13 +145,25 @@ CONTENT: Final = (
     Bug(
         "targets of staged sets not in the snapshot",
         "after a start from a snapshot a set counts as one of a client that names no target",
-        (Change(snapshot._restore_staged, 'target = part.target if part.HasField("target") else None', "target = None"),),
+        (
+            Change(
+                snapshot._restore_staged,
+                'target = part.target if part.HasField("target") else None',
+                "target = None",
+            ),
+        ),
         "model",
     ),
     Bug(
         "staged sets not in the snapshot",
         "after a start from a snapshot what was staged before is gone",
-        (Change(snapshot._export, "return iter(()) if held is None else _staged_pieces(key, held)", "return iter(())"),),
+        (
+            Change(
+                snapshot._export,
+                "return iter(()) if held is None else _staged_pieces(key, held)",
+                "return iter(())",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -153,31 +181,59 @@ CONTENT: Final = (
     Bug(
         "attempts lost at a restart",
         "after a start from a snapshot rows that failed count as never tried",
-        (Change(snapshot._restore_rows, "partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)", "pass"),),
+        (
+            Change(
+                snapshot._restore_rows,
+                "partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)",
+                "pass",
+            ),
+        ),
         "model",
     ),
     Bug(
         "rows in a connected consumer's hands are not in the snapshot",
         "what is held while a snapshot is taken is gone when it is needed",
-        (Change(snapshot._rows_pieces, "for session in destination.sessions.values() if number in session.held", "for session in ()"),),
+        (
+            Change(
+                snapshot._rows_pieces,
+                "for session in destination.sessions.values() if number in session.held",
+                "for session in ()",
+            ),
+        ),
         "simulation",
     ),
     Bug(
         "a plan's readers are not in the snapshot",
         "after a start from a snapshot a plan that was read counts as unread, and is cut anew",
-        (Change(consumer_parts._restore_plan, "plan.opened_by_run, plan.read_by_run = kept.opened_by_run, kept.read_by_run", "pass"),),
+        (
+            Change(
+                consumer_parts._restore_plan,
+                "plan.opened_by_run, plan.read_by_run = kept.opened_by_run, kept.read_by_run",
+                "pass",
+            ),
+        ),
         "simulation",
     ),
     Bug(
         "a row lost at a chunk's end",
         "the last offset of each part of the lanes is in no snapshot",
-        (Change(snapshot._rows_pieces, "window = range_bitmap(low, high)", "window = range_bitmap(low, high - 1)"),),
+        (
+            Change(
+                snapshot._rows_pieces,
+                "window = range_bitmap(low, high)",
+                "window = range_bitmap(low, high - 1)",
+            ),
+        ),
         "model",
     ),
     Bug(
         "moved frames forget which rows are left",
         "after a start from a snapshot a frame whose survivors were moved counts as whole",
-        (Change(snapshot._restore_rows, "{f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}", "{}"),),
+        (
+            Change(
+                snapshot._restore_rows, "{f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}", "{}"
+            ),
+        ),
         "simulation",
         is_rare=True,
     ),
@@ -187,7 +243,13 @@ SPACE: Final = (
     Bug(
         "a segment recycled while pinned",
         "a view that is being read does not keep its segments",
-        (Change(space.reclaimable, "if segment not in live and segment not in state.pins", "if segment not in live"),),
+        (
+            Change(
+                space.reclaimable,
+                "if segment not in live and segment not in state.pins",
+                "if segment not in live",
+            ),
+        ),
         "simulation",
         is_rare=True,
     ),
@@ -216,7 +278,8 @@ SPACE: Final = (
         (
             Change(
                 Destination.floor,
-                "lows += [session.held[number].lowest() for session in self.sessions.values() if number in session.held]",
+                "lows += [session.held[number].lowest() for session in self.sessions.values() if number in "
+                "session.held]",
                 "pass",
             ),
         ),
@@ -225,7 +288,11 @@ SPACE: Final = (
     Bug(
         "a cleaned segment is given back before its survivors are synced",
         "the move is in the turn in hand while its source is overwritten",
-        (Change(Cleaner.step, "self._journal.commit()\nreturn self._work is None", "return self._work is None"),),
+        (
+            Change(
+                Cleaner.step, "self._journal.commit()\nreturn self._work is None", "return self._work is None"
+            ),
+        ),
         "simulation",
     ),
 )

@@ -31,7 +31,11 @@ FULL: Final = (
     Bug(
         "relief by the wall clock",
         "a clock that is set back puts off for a day what would give room back",
-        (Change(Engine._monotonic_us, "return round(self._monotonic() * 1_000_000)", "return self._now_us()"),),
+        (
+            Change(
+                Engine._monotonic_us, "return round(self._monotonic() * 1_000_000)", "return self._now_us()"
+            ),
+        ),
         "full disk",
     ),
     Bug(

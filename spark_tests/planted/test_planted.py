@@ -45,7 +45,9 @@ def test_planted_bugs_are_caught() -> None:
             return
         with bug.planted():
             found = search(RUNS[bug.run], first_seed(bug.name))
-        assert found.finding is not None, f"{bug.name} ({bug.wrong}) is not caught by {bug.run} within {found.histories} histories"
+        assert found.finding is not None, (
+            f"{bug.name} ({bug.wrong}) is not caught by {bug.run} within {found.histories} histories"
+        )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -54,7 +56,8 @@ def test_nothing_is_caught_without_a_bug(name: str) -> None:
     assert found.finding is None, str(found.finding)
 
 
-# -- planting itself --------------------------------------------------------------------------------------------------------
+# -- planting itself
+# --------------------------------------------------------------------------------------------------------
 
 
 def doubled(number: int) -> int:
@@ -70,7 +73,9 @@ def planted(*changes: Change) -> Bug:
 
 def test_a_bug_is_there_for_a_while_and_wherever_the_function_is_known() -> None:
     known_elsewhere: Callable[[int], int] = doubled
-    with planted(Change(doubled, "result = number * 2\nif number", "result = number * 3\nif number")).planted():
+    with planted(
+        Change(doubled, "result = number * 2\nif number", "result = number * 3\nif number")
+    ).planted():
         assert known_elsewhere(2) == 6
     assert known_elsewhere(2) == 4
 

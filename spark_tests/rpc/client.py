@@ -21,7 +21,8 @@ from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
 from mq_wire.v1.subscribe_pb2 import FetchRequest
 
 TIMEOUT_S: Final = 20.0
-#: A stream ends after so long, whatever it has done: on a machine that does much else a test may read from it for minutes.
+#: A stream ends after so long, whatever it has done: on a machine that does much else a test may read from it
+#: for minutes.
 STREAM_TIMEOUT_S: Final = 300.0
 
 
@@ -31,13 +32,18 @@ class Wire:
     def __init__(self, address: str) -> None:
         target = address.removeprefix("mq://")
         options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", RPC_BYTES_MAX)]
-        self.channel = grpc.insecure_channel(target, options=[*options, ("grpc.use_local_subchannel_pool", 1)])
+        self.channel = grpc.insecure_channel(
+            target, options=[*options, ("grpc.use_local_subchannel_pool", 1)]
+        )
         self._stubs = {name: self._stub(name) for name in METHODS}
 
     def _stub(self, name: str) -> Any:
         method = METHODS[name]
-        shape = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-        return getattr(self.channel, shape)(method.path, method.serialize_request, method.parse_response)
+        sent = "stream" if method.client_streaming else "unary"
+        answered = "stream" if method.server_streaming else "unary"
+        return getattr(self.channel, f"{sent}_{answered}")(
+            method.path, method.serialize_request, method.parse_response
+        )
 
     def call(self, name: str, request: Any) -> Any:
         return self._stubs[name](request, timeout=TIMEOUT_S)
@@ -51,7 +57,9 @@ class Wire:
     def stats(self, destination: str, *, wait_for_ready: bool = False) -> DestinationStats:
         """What the broker says of a destination; on request not before it accepts the connection."""
         request = StatsRequest(destination=destination)
-        stats: DestinationStats = self._stubs["Stats"](request, timeout=TIMEOUT_S, wait_for_ready=wait_for_ready).destination
+        stats: DestinationStats = self._stubs["Stats"](
+            request, timeout=TIMEOUT_S, wait_for_ready=wait_for_ready
+        ).destination
         return stats
 
     def stream(self, name: str) -> Stream:
@@ -108,12 +116,23 @@ class Publisher:
         columns = envelope.columns_of(batch.schema)
         first = self.sequences.get(partition, 0)
         self.sequences[partition] = first + batch.num_rows
-        fields = {"partition": partition, "first_sequence": first, "rows": batch.num_rows, "columns": columns, **fields}
+        fields = {
+            "partition": partition,
+            "first_sequence": first,
+            "rows": batch.num_rows,
+            "columns": columns,
+            **fields,
+        }
         return self.put_raw(envelope.encode(batch), **fields)
 
     def put_raw(self, records: Any, **fields: Any) -> int:
         self.requests += 1
-        fields = {"destination": self.destination, "producer_id": self.producer_id, "request_id": self.requests, **fields}
+        fields = {
+            "destination": self.destination,
+            "producer_id": self.producer_id,
+            "request_id": self.requests,
+            **fields,
+        }
         self.stream.put(framing.join(PublishHeader(**fields).SerializeToString(), memoryview(records)))
         return self.requests
 
@@ -132,7 +151,9 @@ def batch_of(values: Sequence[bytes], **columns: Any) -> pa.RecordBatch:
     """A record batch of the envelope; `columns` beside the values as lists."""
     arrays = {"value": values, **columns}
     fields = [field for field in envelope.COLUMNS if field.name in arrays]
-    return pa.record_batch([pa.array(arrays[field.name], field.type) for field in fields], schema=pa.schema(fields))
+    return pa.record_batch(
+        [pa.array(arrays[field.name], field.type) for field in fields], schema=pa.schema(fields)
+    )
 
 
 def values_of(count: int, start: int = 0) -> list[bytes]:
@@ -155,7 +176,11 @@ def fetched(message: bytes) -> tuple[RowsHeader, pa.RecordBatch]:
 
 def open_consumer(wire: Wire, destination: str, rows: int, size: int = 1 << 30) -> Stream:
     stream = wire.stream("Consume")
-    stream.put(ConsumeRequest(open={"destination": destination, "credit": {"rows": rows, "bytes": size}, "create": True}))
+    stream.put(
+        ConsumeRequest(
+            open={"destination": destination, "credit": {"rows": rows, "bytes": size}, "create": True}
+        )
+    )
     header, _ = consumed(stream.next())
     assert header.opened.destination_id
     return stream

@@ -29,7 +29,9 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: pathlib.P
         ("publish_bytes_max = 999999999", "publish_bytes_total_max"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_the_remedy(tmp_path: pathlib.Path, text: str, message: str) -> None:
+def test_a_wrong_file_is_refused_with_its_name_and_the_remedy(
+    tmp_path: pathlib.Path, text: str, message: str
+) -> None:
     path = tmp_path / "broker.toml"
     path.write_text(text)
     with pytest.raises(InvalidOption, match=message) as caught:

@@ -41,7 +41,10 @@ def mq(module_broker: LocalBroker) -> Mq:
 
 def test_send_and_receive(mq: Mq, queue_name: str) -> None:
     assert mq("send", queue_name, "one", "two") == f"sent 2 messages to {queue_name}\n"
-    assert mq("send", queue_name, "urgent", "--priority", "9", "--key", "k", "--header", "a=b") == f"sent 1 message to {queue_name}\n"
+    assert (
+        mq("send", queue_name, "urgent", "--priority", "9", "--key", "k", "--header", "a=b")
+        == f"sent 1 message to {queue_name}\n"
+    )
     first = mq("receive", queue_name, "--verbose")
     assert first.endswith("\turgent\n")
     assert "priority=9" in first
@@ -91,7 +94,10 @@ def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, q
     heads, line = (text.split() for text in mq("consumers", "list", queue_name).splitlines())
     shown = dict(zip(heads, line, strict=False))
     assert (shown["CONSUMER"], shown["CONNECTED"], shown["UNACKNOWLEDGED"]) == (name, "yes", "10")
-    assert mq("consumers", "release", name) == f"released {name} of {queue_name}: 10 messages returned, 0 acknowledged\n"
+    assert (
+        mq("consumers", "release", name)
+        == f"released {name} of {queue_name}: 10 messages returned, 0 acknowledged\n"
+    )
     assert f"a query was at work as {name}" in mq.warned
     assert len(mq("consumers", "list", queue_name).splitlines()) == 1
     assert wire.stats(queue_name).ready_rows == 10
@@ -99,7 +105,10 @@ def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, q
 
 
 def test_options_may_stand_before_values(mq: Mq, queue_name: str) -> None:
-    assert mq("send", queue_name, "--priority", "9", "hello", "--key", "k", "you") == f"sent 2 messages to {queue_name}\n"
+    assert (
+        mq("send", queue_name, "--priority", "9", "hello", "--key", "k", "you")
+        == f"sent 2 messages to {queue_name}\n"
+    )
     lines = mq("receive", "--verbose", queue_name, "--count", "2").splitlines()
     assert [line.split("\t")[1] for line in lines] == ["hello", "you"]
     assert all("priority=9" in line and "key=k" in line for line in lines)
@@ -112,7 +121,12 @@ def test_creating_what_is_there_says_so(mq: Mq, queue_name: str) -> None:
 
 
 def test_a_misspelt_queue_is_refused_and_not_made(mq: Mq, queue_name: str) -> None:
-    for command in (["receive", queue_name], ["receive", queue_name, "--count", "0"], ["stats", queue_name], ["delete", queue_name]):
+    for command in (
+        ["receive", queue_name],
+        ["receive", queue_name, "--count", "0"],
+        ["stats", queue_name],
+        ["delete", queue_name],
+    ):
         assert f"mq create {queue_name}" in mq(*command, code=1)
     assert queue_name not in mq("queues")
 
@@ -126,7 +140,10 @@ def test_a_connected_consumer_is_shown_and_ended(mq: Mq, wire: Wire, queue_name:
         assert (shown["CONSUMER"], shown["CONNECTED"], shown["UNACKNOWLEDGED"]) == ("-", "yes", "10")
         assert shown["CLIENT"].startswith("pyspark-mq ")
         session = shown["SESSION"]
-        assert mq("consumers", "end", session) == f"ended session {session} of {queue_name}: 10 messages returned\n"
+        assert (
+            mq("consumers", "end", session)
+            == f"ended session {session} of {queue_name}: 10 messages returned\n"
+        )
         with pytest.raises(SessionClosed, match="ended by an operator"):
             consumer.receive(timeout=20)
     assert f"no consumer with session {session} is connected" in mq("consumers", "end", session, code=1)
@@ -158,14 +175,24 @@ def test_errors_are_one_line(mq: Mq) -> None:
     assert len(nobody.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", ["send q x --priority 10", "receive q --count -1", "create q --partitions -1", "broker --port x"])
+@pytest.mark.parametrize(
+    "arguments",
+    ["send q x --priority 10", "receive q --count -1", "create q --partitions -1", "broker --port x"],
+)
 def test_wrong_numbers_are_wrong_arguments(arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "mq_broker.console", *arguments.split()], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "mq_broker.console", *arguments.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert "error: argument" in done.stderr
 
 
-def test_a_line_that_is_too_large_is_named_and_what_is_stored_counted(mq: Mq, wire: Wire, queue_name: str, tmp_path: pathlib.Path) -> None:
+def test_a_line_that_is_too_large_is_named_and_what_is_stored_counted(
+    mq: Mq, wire: Wire, queue_name: str, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "lines").write_bytes(b"1\n2\n3\n" + b"4" * 5_000_000 + b"\n5\n")
     text = mq("send", queue_name, "--file", str(tmp_path / "lines"), code=1)
     assert "line 4: " in text

@@ -27,7 +27,9 @@ def receive(stream: Stream, rows: int) -> list[tuple[Any, Any]]:
 
 def acknowledgement(request_id: int, partition: int, *pairs: tuple[int, int]) -> ConsumeRequest:
     ranges = np.array(pairs, "<i8").tobytes()
-    return ConsumeRequest(acknowledge={"request_id": request_id, "partitions": [{"partition": partition, "ranges": ranges}]})
+    return ConsumeRequest(
+        acknowledge={"request_id": request_id, "partitions": [{"partition": partition, "ranges": ranges}]}
+    )
 
 
 def values(found: list[tuple[Any, Any]]) -> list[bytes]:
@@ -138,7 +140,9 @@ def test_ending_the_stream_answers_what_was_asked_before(wire: Wire, queue_name:
         ([(0, 2**63 - 1)], "NOT_ASSIGNED"),
     ],
 )
-def test_wrong_acknowledgements_are_refused(wire: Wire, queue_name: str, pairs: list[tuple[int, int]], code: str) -> None:
+def test_wrong_acknowledgements_are_refused(
+    wire: Wire, queue_name: str, pairs: list[tuple[int, int]], code: str
+) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(10)))
     stream = open_consumer(wire, queue_name, 100)
     receive(stream, 10)
@@ -153,7 +157,9 @@ def test_wrong_acknowledgements_are_refused(wire: Wire, queue_name: str, pairs: 
 
 def test_half_a_pair_of_offsets_is_refused(wire: Wire, queue_name: str) -> None:
     stream = open_consumer(wire, queue_name, 100)
-    stream.put(ConsumeRequest(acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": b"\0" * 24}]}))
+    stream.put(
+        ConsumeRequest(acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": b"\0" * 24}]})
+    )
     assert consumed(stream.next())[0].error.code == "INVALID_REQUEST"
 
 
@@ -229,7 +235,9 @@ def test_deleting_a_queue_ends_its_streams(wire: Wire, queue_name: str) -> None:
 
 def test_a_late_deletion_spares_the_successor(wire: Wire, queue_name: str) -> None:
     request = DeleteDestinationRequest(name=queue_name)
-    request.destination_id = wire.call("CreateDestination", CreateDestinationRequest(name=queue_name)).destination_id
+    request.destination_id = wire.call(
+        "CreateDestination", CreateDestinationRequest(name=queue_name)
+    ).destination_id
     wire.call("DeleteDestination", request)
     wire.call("DeleteDestination", request)
     wire.publisher(queue_name).send(batch_of(values_of(5)))
@@ -244,7 +252,11 @@ def test_a_late_deletion_spares_the_successor(wire: Wire, queue_name: str) -> No
 def test_connected_consumers_are_listed_and_ended(wire: Wire, queue_name: str, module_broker: Any) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(10)))
     stream = wire.stream("Consume")
-    opening = {"destination": queue_name, "credit": {"rows": 4, "bytes": 1 << 30}, "client": "a program " + "x" * 400}
+    opening = {
+        "destination": queue_name,
+        "credit": {"rows": 4, "bytes": 1 << 30},
+        "client": "a program " + "x" * 400,
+    }
     stream.put(ConsumeRequest(open=opening))
     session = consumed(stream.next())[0].opened.session
     receive(stream, 4)

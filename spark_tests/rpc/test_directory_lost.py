@@ -1,4 +1,6 @@
-"""A data directory that goes away under a running broker, and one that is not where it was at the next start."""
+"""A data directory that goes away under a running broker, and one that is not where it was at the next
+start.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,17 @@ LOSSES: dict[str, Callable[[pathlib.Path], object]] = {
 @pytest.fixture
 def broker(tmp_path: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
     flags = ["broker", "--data-dir", str(tmp_path / "data"), "--port", "0", "--segment-bytes", str(32 << 20)]
-    with subprocess.Popen([*MQ, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*MQ, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         yield process
         process.kill()
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_it_is_noticed_and_ends_the_broker(tmp_path: pathlib.Path, broker: subprocess.Popen[str], how: str) -> None:
+def test_it_is_noticed_and_ends_the_broker(
+    tmp_path: pathlib.Path, broker: subprocess.Popen[str], how: str
+) -> None:
     assert broker.stdout is not None
     assert broker.stderr is not None
     with Wire(broker.stdout.readline().split()[4]) as wire:
@@ -65,7 +71,9 @@ def test_it_is_noticed_and_ends_the_broker(tmp_path: pathlib.Path, broker: subpr
 
 def test_a_directory_that_is_made_anew_is_told(tmp_path: pathlib.Path) -> None:
     with LocalBroker(tmp_path / "data", segment_bytes=32 << 20) as broker:
-        wait_until(lambda: f"WARNING a new, empty data directory was made at {tmp_path / 'data'}" in broker.stderr())
+        wait_until(
+            lambda: f"WARNING a new, empty data directory was made at {tmp_path / 'data'}" in broker.stderr()
+        )
         broker.stop()
         broker.start()
         wait_until(lambda: "is ready" in broker.stderr())

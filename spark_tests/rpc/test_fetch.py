@@ -37,14 +37,29 @@ class Query:
     def plan(self, **fields: Any) -> Any:
         reply = self.wire.call("Plan", PlanRequest(who=self.who, start=self.start, create=True, **fields))
         if not reply.idle:
-            self.who.cluster_id, self.who.destination_id, self.who.incarnation = reply.cluster_id, reply.destination_id, reply.incarnation
+            self.who.cluster_id, self.who.destination_id, self.who.incarnation = (
+                reply.cluster_id,
+                reply.destination_id,
+                reply.incarnation,
+            )
         return reply
 
     def open(self, end: Positions) -> list[Any]:
-        return list(self.wire.call("OpenRange", OpenRangeRequest(who=self.who, start=self.start, end=end)).parts)
+        return list(
+            self.wire.call("OpenRange", OpenRangeRequest(who=self.who, start=self.start, end=end)).parts
+        )
 
     def fetch(self, part: Any, rows: int = 1 << 30, size: int = 1 << 30, **fields: Any) -> Any:
-        return open_fetch(self.wire, rows, size, who=self.who, partition=part.partition, first=part.first, last=part.last, **fields)
+        return open_fetch(
+            self.wire,
+            rows,
+            size,
+            who=self.who,
+            partition=part.partition,
+            first=part.first,
+            last=part.last,
+            **fields,
+        )
 
 
 def values(messages: Any) -> list[bytes]:
@@ -93,7 +108,8 @@ def test_fetch_stops_where_credit_ends_and_goes_on_with_more(wire: Wire, queue_n
 
     reader = threading.Thread(target=read)
     reader.start()
-    # Nothing may come without credit. Time proves little, but a broker that ignores credit sends within microseconds.
+    # Nothing may come without credit. Time proves little, but a broker that ignores credit sends within
+    # microseconds.
     assert not arrived.wait(0.2)
     stream.put(FetchRequest(credit_rows=80))
     reader.join(10)
@@ -129,7 +145,11 @@ def test_browse_consumes_nothing(wire: Wire, queue_name: str) -> None:
     view = wire.call("OpenBrowse", OpenBrowseRequest(destination=queue_name))
     found = []
     for part in view.parts:
-        found += values(open_fetch(wire, 1000, browse=view.browse, partition=part.partition, first=part.first, last=part.last))
+        found += values(
+            open_fetch(
+                wire, 1000, browse=view.browse, partition=part.partition, first=part.first, last=part.last
+            )
+        )
     assert found == values_of(50)
     assert wire.stats(queue_name).ready_rows == 50
 

@@ -22,7 +22,10 @@ def test_hello_tells_identity_and_limits(wire: Wire) -> None:
     hello = wire.call("Hello", HelloRequest(client="test", protocol=1, features=["unheard-of"]))
     assert len(hello.cluster_id) == 16
     assert hello.protocol == 1
-    assert (hello.limits.records_bytes_max, hello.limits.records_rows_max) == (RECORDS_BYTES_MAX, RECORDS_ROWS_MAX)
+    assert (hello.limits.records_bytes_max, hello.limits.records_rows_max) == (
+        RECORDS_BYTES_MAX,
+        RECORDS_ROWS_MAX,
+    )
 
 
 def test_identity_survives_a_restart(broker: LocalBroker) -> None:

@@ -1,4 +1,6 @@
-"""Long requests by themselves: one at a time, connections in turn, nobody waits who is gone, and no turn is lost."""
+"""Long requests by themselves: one at a time, connections in turn, nobody waits who is gone, and no turn is
+lost.
+"""
 
 from __future__ import annotations
 

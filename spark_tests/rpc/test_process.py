@@ -70,7 +70,9 @@ def test_a_foreign_directory_is_refused_and_left_alone(data_dir: pathlib.Path) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(data_dir: pathlib.Path, number: signal.Signals) -> None:
-    process = subprocess.Popen(command("broker", "--data-dir", str(data_dir), "--port", "0"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("broker", "--data-dir", str(data_dir), "--port", "0"), stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     with process, process.stdout:
         line = process.stdout.readline()
@@ -101,14 +103,24 @@ def test_a_stop_of_the_broker_ends_no_run(broker: LocalBroker) -> None:
         held = wire.hold(HoldRunRequest())
         who = ConsumerRef(destination="q", run=next(held).run)
         plan = wire.call("Plan", PlanRequest(who=who))
-        who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
-        assert sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts) == 10
+        who.cluster_id, who.destination_id, who.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
+        assert (
+            sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts)
+            == 10
+        )
         assert broker.stop() == 0
     broker.start()
     with Wire(broker.address) as wire:
         held = wire.hold(HoldRunRequest(run=who.run))
         assert next(held).run == who.run
-        assert sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts) == 10
+        assert (
+            sum(part.rows for part in wire.call("OpenRange", OpenRangeRequest(who=who, end=plan.end)).parts)
+            == 10
+        )
         held.cancel()
         wait_until(lambda: wire.stats("q").ready_rows == 10, 10, "its end still counts")
 
@@ -116,7 +128,9 @@ def test_a_stop_of_the_broker_ends_no_run(broker: LocalBroker) -> None:
 def test_the_config_file_of_the_project_runs(data_dir: pathlib.Path) -> None:
     file = pathlib.Path(__file__).parents[2] / "conf" / "broker.toml"
     process = subprocess.Popen(
-        command("broker", "--config", str(file), "--data-dir", str(data_dir), "--port", "0"), stdout=subprocess.PIPE, text=True
+        command("broker", "--config", str(file), "--data-dir", str(data_dir), "--port", "0"),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     with process:
@@ -125,10 +139,16 @@ def test_the_config_file_of_the_project_runs(data_dir: pathlib.Path) -> None:
         assert process.wait(20) == 0
 
 
-@pytest.mark.parametrize("flags", [["--config", "nowhere.toml"], ["--default-partitions", "0"], ["--segment-bytes", "33554433"]])
+@pytest.mark.parametrize(
+    "flags", [["--config", "nowhere.toml"], ["--default-partitions", "0"], ["--segment-bytes", "33554433"]]
+)
 def test_wrong_flags_are_one_clear_line(data_dir: pathlib.Path, flags: list[str]) -> None:
     done = subprocess.run(
-        command("broker", "--data-dir", str(data_dir), "--port", "0", *flags), stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        command("broker", "--data-dir", str(data_dir), "--port", "0", *flags),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -150,7 +170,10 @@ def test_kill_and_start_keep_address_and_rows(broker: LocalBroker) -> None:
 
 
 def test_it_ends_with_the_process_that_started_it(data_dir: pathlib.Path) -> None:
-    code = f"import os, mq_broker; b = mq_broker.LocalBroker({str(data_dir)!r}).start(); print(b.pid, flush=True); os.kill(os.getpid(), 9)"
+    code = (
+        f"import os, mq_broker; b = mq_broker.LocalBroker({str(data_dir)!r}).start(); print(b.pid, "
+        f"flush=True); os.kill(os.getpid(), 9)"
+    )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     pid = int(done.stdout)
     wait_until(lambda: not lives(pid), message="the broker outlived the process that started it")
@@ -200,7 +223,8 @@ def test_a_temporary_directory_goes_when_the_broker_does() -> None:
     assert not kept.exists()
 
 
-#: A broker whose disk fails while it syncs the turn that the test asks for; the sync after it would succeed, which is the trap.
+#: A broker whose disk fails while it syncs the turn that the test asks for; the sync after it would succeed,
+#: which is the trap.
 FAILING = """
 import errno, os, sys, threading
 from mq_broker.console.main import main
@@ -215,7 +239,9 @@ sys.exit(main())
 """
 
 
-def test_a_failed_sync_ends_the_process_without_an_answer(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_failed_sync_ends_the_process_without_an_answer(
+    data_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     armed = tmp_path / "armed"
     process = subprocess.Popen(
         [sys.executable, "-c", FAILING, "broker", "--data-dir", str(data_dir), "--port", "0", str(armed)],
@@ -249,7 +275,10 @@ def test_wrong_settings_are_refused_before_anything_starts() -> None:
 
 
 def test_settings_reach_the_broker() -> None:
-    with LocalBroker(default_partitions=7, auto_create_destinations=False) as broker, Wire(broker.address) as wire:
+    with (
+        LocalBroker(default_partitions=7, auto_create_destinations=False) as broker,
+        Wire(broker.address) as wire,
+    ):
         stream = wire.publisher("q")
         assert stream.send(batch_of(values_of(1))).error.code == "UNKNOWN_DESTINATION"
 
@@ -257,10 +286,16 @@ def test_settings_reach_the_broker() -> None:
 def test_a_port_in_use_is_one_clear_line(broker: LocalBroker, tmp_path: pathlib.Path) -> None:
     port = broker.address.rpartition(":")[2]
     done = subprocess.run(
-        command("broker", "--data-dir", str(tmp_path / "other"), "--port", port), stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        command("broker", "--data-dir", str(tmp_path / "other"), "--port", port),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if line.startswith("mq: ")] == [done.stderr.splitlines()[-1]]
+    assert [line for line in done.stderr.splitlines() if line.startswith("mq: ")] == [
+        done.stderr.splitlines()[-1]
+    ]
     assert port in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "other").exists(), "a broker that never ran has no data"
@@ -307,7 +342,10 @@ def test_too_many_streams_are_busy_until_some_end(small_broker: LocalBroker) -> 
 
 
 def test_one_connection_does_not_get_all_streams(tmp_path: pathlib.Path) -> None:
-    with LocalBroker(tmp_path / "fair", streams_max=30, streams_per_connection_max=20) as broker, Wire(broker.address) as greedy:
+    with (
+        LocalBroker(tmp_path / "fair", streams_max=30, streams_per_connection_max=20) as broker,
+        Wire(broker.address) as greedy,
+    ):
         held = [greedy.hold(HoldRunRequest()) for _ in range(20)]
         for stream in held:
             next(stream)
@@ -334,9 +372,14 @@ with Wire(sys.argv[1]) as wire:
 
 
 def test_a_silent_host_is_noticed_and_what_it_held_goes_back(data_dir: pathlib.Path) -> None:
-    with LocalBroker(data_dir, keepalive_ms=1000, keepalive_timeout_ms=500) as broker, Wire(broker.address) as wire:
+    with (
+        LocalBroker(data_dir, keepalive_ms=1000, keepalive_timeout_ms=500) as broker,
+        Wire(broker.address) as wire,
+    ):
         wire.publisher("q").send(batch_of(values_of(10)))
-        silent = subprocess.Popen([sys.executable, "-c", SILENT, broker.address], cwd=pathlib.Path(__file__).parents[2])
+        silent = subprocess.Popen(
+            [sys.executable, "-c", SILENT, broker.address], cwd=pathlib.Path(__file__).parents[2]
+        )
         with silent:
             try:
                 wait_until(lambda: wire.stats("q").assigned_rows == 10, timeout=30)

@@ -28,7 +28,9 @@ def test_answers_come_in_the_order_of_requests_also_around_refusals(wire: Wire, 
     asked = []
     for number in range(50):
         if number % 5 == 3:
-            asked.append((publisher.put_raw(b"no arrow", rows=1, columns=envelope.VALUE, first_sequence=0), False))
+            asked.append(
+                (publisher.put_raw(b"no arrow", rows=1, columns=envelope.VALUE, first_sequence=0), False)
+            )
         else:
             asked.append((publisher.put(batch_of(values_of(10))), True))
     publisher.stream.end()
@@ -86,7 +88,9 @@ def test_priority_given_twice_is_refused(wire: Wire, queue_name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\x0a\x7f", b"\x0a\x02\xff\xff"])
-def test_what_cannot_be_read_ends_the_stream_after_the_answers_before_it(wire: Wire, queue_name: str, garbage: bytes) -> None:
+def test_what_cannot_be_read_ends_the_stream_after_the_answers_before_it(
+    wire: Wire, queue_name: str, garbage: bytes
+) -> None:
     publisher = wire.publisher(queue_name)
     publisher.put(batch_of(values_of(10)))
     publisher.stream.put(garbage)
@@ -107,7 +111,9 @@ def test_many_streams_at_once(wire: Wire, queue_name: str) -> None:
     assert wire.stats(queue_name).ready_rows == 8000
 
 
-def test_a_stream_that_reads_no_answers_is_read_no_further_and_loses_nothing(wire: Wire, queue_name: str) -> None:
+def test_a_stream_that_reads_no_answers_is_read_no_further_and_loses_nothing(
+    wire: Wire, queue_name: str
+) -> None:
     publisher = wire.publisher(queue_name)
     batch = batch_of([b"x" * 100_000] * 10)  # 1 MB
     for _ in range(100):
@@ -120,7 +126,11 @@ def test_unknown_fields_of_a_newer_client_are_skipped(wire: Wire, queue_name: st
     publisher = wire.publisher(queue_name)
     records = envelope.encode(batch_of(values_of(1)))
     header = PublishHeader(
-        request_id=1, destination=queue_name, producer_id=publisher.producer_id, rows=1, columns=envelope.VALUE
+        request_id=1,
+        destination=queue_name,
+        producer_id=publisher.producer_id,
+        rows=1,
+        columns=envelope.VALUE,
     ).SerializeToString()
     publisher.stream.put(framing.join(header + b"\xf8\x07\x01", memoryview(records)) + b"\x98\x06\x01")
     assert publisher.answer().receipt.rows == 1

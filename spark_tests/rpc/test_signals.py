@@ -15,7 +15,10 @@ from mq_broker import LocalBroker
 from spark_tests.support.waiting import wait_until
 
 #: The signal comes while what a broker is made of is being loaded.
-LOADING = "import os, sys; from mq_broker.console import main as m; m._command = lambda path: os.kill(os.getpid(), {}); sys.exit(m.main())"
+LOADING = (
+    "import os, sys; from mq_broker.console import main as m; m._command = lambda path: "
+    "os.kill(os.getpid(), {}); sys.exit(m.main())"
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
@@ -31,7 +34,9 @@ def test_signals_that_mean_nothing_are_answered(tmp_path: pathlib.Path) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             os.kill(broker.pid, number)
         wait_until(lambda: broker.stderr().count(" changes nothing: ") == 3)
-        assert all(name in broker.stderr() for name in ("SIGUSR1 changes", "SIGUSR2 changes", "SIGHUP changes"))
+        assert all(
+            name in broker.stderr() for name in ("SIGUSR1 changes", "SIGUSR2 changes", "SIGHUP changes")
+        )
         os.kill(broker.pid, signal.SIGQUIT)
         wait_until(lambda: not broker.running)
         assert broker.stop() == 0

@@ -26,13 +26,19 @@ def mq(*arguments: str, redirected: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_one_line(done: subprocess.CompletedProcess[str]) -> bool:
-    return done.returncode == 1 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("mq: stdout ")
+    return (
+        done.returncode == 1 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("mq: stdout ")
+    )
 
 
 @pytest.mark.parametrize("redirected", [">&-", "> /dev/full", "| true"])
-def test_what_cannot_be_printed_is_not_acknowledged(wire: Wire, module_broker: LocalBroker, queue_name: str, redirected: str) -> None:
+def test_what_cannot_be_printed_is_not_acknowledged(
+    wire: Wire, module_broker: LocalBroker, queue_name: str, redirected: str
+) -> None:
     wire.publisher(queue_name).send(batch_of(values_of(10)))
-    done = mq("receive", queue_name, "--count", "10", "--broker", module_broker.address, redirected=redirected)
+    done = mq(
+        "receive", queue_name, "--count", "10", "--broker", module_broker.address, redirected=redirected
+    )
     if redirected.startswith(">"):
         assert is_one_line(done), done
         wait_until(lambda: wire.stats(queue_name).ready_rows == 10)
@@ -48,7 +54,8 @@ def test_what_was_written_before_it_failed_is_acknowledged(
     wire.publisher(queue_name).send(batch_of([b"x" * 400] * 10))
     arguments = ["receive", queue_name, "--count", "10", "--broker", module_broker.address]
     line = shlex.join([sys.executable, "-m", "mq_broker.console", *arguments])
-    limited = f"export PYTHONUNBUFFERED={unbuffered}; ulimit -f 2; exec {line} > {tmp_path / 'received'}"  # blocks of 1024 bytes
+    # blocks of 1024 bytes
+    limited = f"export PYTHONUNBUFFERED={unbuffered}; ulimit -f 2; exec {line} > {tmp_path / 'received'}"
     done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
     assert is_one_line(done), done
     whole = [text for text in (tmp_path / "received").read_text().splitlines(True) if len(text) == 401]
@@ -57,8 +64,12 @@ def test_what_was_written_before_it_failed_is_acknowledged(
 
 
 @pytest.mark.parametrize("redirected", [">&-", "> /dev/full"])
-@pytest.mark.parametrize("command", ["queues", "stats", "consumers list", "markers list", "create q-for-nobody", "verify /nowhere"])
-def test_no_command_pretends_that_it_said_something(module_broker: LocalBroker, command: str, redirected: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["queues", "stats", "consumers list", "markers list", "create q-for-nobody", "verify /nowhere"]
+)
+def test_no_command_pretends_that_it_said_something(
+    module_broker: LocalBroker, command: str, redirected: str
+) -> None:
     where = () if command.startswith("verify") else ("--broker", module_broker.address)
     done = mq(*command.split(), *where, redirected=redirected)
     if command.startswith("verify") and "full" in redirected:  # says nothing on stdout
@@ -100,7 +111,9 @@ def broker(path: pathlib.Path, **files: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("ended_by", ["TERM", "TERM twice", "loss"])
-def test_a_stderr_that_nobody_reads_does_not_keep_a_broker_from_ending(tmp_path: pathlib.Path, ended_by: str) -> None:
+def test_a_stderr_that_nobody_reads_does_not_keep_a_broker_from_ending(
+    tmp_path: pathlib.Path, ended_by: str
+) -> None:
     pipe = Pipe()
     with contextlib.closing(pipe), broker(tmp_path, stdout=subprocess.PIPE, stderr=pipe.write) as process:
         assert process.stdout is not None
@@ -145,7 +158,18 @@ def test_a_broker_serves_without_a_stdout(tmp_path: pathlib.Path, kind: str) -> 
 
 def test_closed_standard_files_are_no_files_of_the_journal(tmp_path: pathlib.Path) -> None:
     """What gRPC says on stderr would stand in the middle of it."""
-    line = shlex.join([sys.executable, "-m", "mq_broker.console", "broker", "--data-dir", str(tmp_path / "broker"), "--port", "0"])
+    line = shlex.join(
+        [
+            sys.executable,
+            "-m",
+            "mq_broker.console",
+            "broker",
+            "--data-dir",
+            str(tmp_path / "broker"),
+            "--port",
+            "0",
+        ]
+    )
     with subprocess.Popen(["bash", "-c", f"exec {line} <&- >&- 2>&-"]) as process:
         try:
             wait_until(lambda: (tmp_path / "broker" / "identity.copy").exists(), 30)

@@ -1,4 +1,6 @@
-"""Limits of the system that a broker is started under: those it can live with, and those that refuse the start."""
+"""Limits of the system that a broker is started under: those it can live with, and those that refuse the
+start.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from spark_tests.rpc.client import Wire, batch_of, values_of
 @contextmanager
 def limited(limit: str, path: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
     """A broker behind `ulimit`."""
-    line = shlex.join([sys.executable, "-m", "mq_broker.console", "broker", "--data-dir", str(path), "--port", "0"])
+    line = shlex.join(
+        [sys.executable, "-m", "mq_broker.console", "broker", "--data-dir", str(path), "--port", "0"]
+    )
     shell = ["bash", "-c", f"ulimit {limit}; exec {line}"]
     with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,6 @@
-"""Threads: what the system allows is shared out, none is promised that is not there, and a broker whose threads end, ends."""
+"""Threads: what the system allows is shared out, none is promised that is not there, and a broker whose
+threads end, ends.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,12 @@ def test_control_groups_of_both_versions_and_those_above_them(tmp_path: pathlib.
         tmp_path / "v2",
         {
             "proc/self/cgroup": "0::/system.slice/mq.service\n",
-            "sys/fs/cgroup/system.slice/mq.service/pids.max": "max\n", "sys/fs/cgroup/system.slice/mq.service/pids.current": "3\n",
-            "sys/fs/cgroup/system.slice/pids.max": "300\n", "sys/fs/cgroup/system.slice/pids.current": "20\n",
+            "sys/fs/cgroup/system.slice/mq.service/pids.max": "max\n",
+            "sys/fs/cgroup/system.slice/mq.service/pids.current": "3\n",
+            "sys/fs/cgroup/system.slice/pids.max": "300\n",
+            "sys/fs/cgroup/system.slice/pids.current": "20\n",
         },
-    )  # fmt: skip
+    )
     assert found(first) == (300, 20)
     # In a container the group may have the host's name.
     second = system(
@@ -71,25 +75,33 @@ def test_the_tightest_counts(tmp_path: pathlib.Path) -> None:
     root = system(
         tmp_path,
         {
-            "proc/loadavg": "0.5 0.5 0.5 2/150 4711\n", "proc/sys/kernel/threads-max": "20000\n", "proc/sys/kernel/pid_max": "32768\n",
-            "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/pids.max": "5000\n", "sys/fs/cgroup/pids.current": "9\n",
+            "proc/loadavg": "0.5 0.5 0.5 2/150 4711\n",
+            "proc/sys/kernel/threads-max": "20000\n",
+            "proc/sys/kernel/pid_max": "32768\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/pids.max": "5000\n",
+            "sys/fs/cgroup/pids.current": "9\n",
         },
-    )  # fmt: skip
+    )
     assert found(root) == (5000, 9)
     (root / "proc/sys/kernel/pid_max").write_text("1000\n")
     assert found(root) == (1000, 150)
 
 
-def test_the_limit_of_a_user_counts_all_that_the_user_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_a_user_counts_all_that_the_user_runs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 40))
     monkeypatch.setattr("os.getuid", lambda: 1000)
     root = system(
         tmp_path,
         {
-            "proc/10/status": "Uid:\t1000\t1000\nThreads:\t7\n", "proc/11/status": "Uid:\t1000\t0\nThreads:\t5\n",
-            "proc/12/status": "Uid:\t1\t1\nThreads:\t90\n", "proc/self/status": "Uid:\t1000\nCapEff:\t0000000000000000\n",
+            "proc/10/status": "Uid:\t1000\t1000\nThreads:\t7\n",
+            "proc/11/status": "Uid:\t1000\t0\nThreads:\t5\n",
+            "proc/12/status": "Uid:\t1\t1\nThreads:\t90\n",
+            "proc/self/status": "Uid:\t1000\nCapEff:\t0000000000000000\n",
         },
-    )  # fmt: skip
+    )
     assert found(root) == (40, 12)
     (root / "proc/self/status").write_text("CapEff:\t0000000001000000\n")  # CAP_SYS_RESOURCE
     assert tightest(root) is None
@@ -108,7 +120,9 @@ def test_shares_never_come_to_more_than_there_is(left: int) -> None:
 
 
 def test_with_too_few_a_broker_does_not_begin() -> None:
-    with pytest.raises(InvalidOption, match=r"at least, and it may have 100, of which 30 are in use: raise the limit"):
+    with pytest.raises(
+        InvalidOption, match=r"at least, and it may have 100, of which 30 are in use: raise the limit"
+    ):
         Shares.of(BrokerConfig(), ThreadLimit("it may have 100", 100, 30))
 
 
@@ -132,7 +146,10 @@ def test_what_lasts_never_takes_the_threads_of_what_is_short(few_threads: Callab
     workers, release = Workers(2), threading.Event()
     streams = LiveStreams(100, 100, workers)
     with streams.counted("a"), streams.counted("a", 2):
-        with pytest.raises(Busy, match=r"no thread beside its 5 \(can't start new thread\).*close streams, or raise the limit"):
+        with pytest.raises(
+            Busy,
+            match=r"no thread beside its 5 \(can't start new thread\).*close streams, or raise the limit",
+        ):
             streams.counted("a").__enter__()
         lasting = [workers.submit(release.wait, 10) for _ in range(3)]
         assert workers.submit(lambda: 7).result(10) == 7
@@ -191,7 +208,9 @@ def test_who_cannot_wait_on_a_thread_does_not(few_threads: Callable[[int], None]
 
 def test_too_few_threads_for_the_start_are_told(few_threads: Callable[[int], None]) -> None:
     few_threads(3)
-    with pytest.raises(InvalidOption, match="the broker cannot start: the system gives this broker no thread beside its 3"):
+    with pytest.raises(
+        InvalidOption, match="the broker cannot start: the system gives this broker no thread beside its 3"
+    ):
         Workers(4)
 
 

@@ -1,7 +1,7 @@
 """Runs many simulations, or one with its trace.
 
-    python -m spark_tests.simulation --seeds 10000 --first 1 --operations 1000
-    python -m spark_tests.simulation --seed 17
+python -m spark_tests.simulation --seeds 10000 --first 1 --operations 1000
+python -m spark_tests.simulation --seed 17
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def main() -> int:
     tell_counts(counts)
     rate = done / ((time.monotonic() - began) / 60)
     sys.stdout.write(
-        f"{done} histories of {options.operations} operations from seed {options.first} on, {rate:.0f} a minute: "
+        f"{done} histories of {options.operations} operations from seed {options.first} on, {rate:.0f} a "
+        f"minute: "
         f"{len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}\n"
     )
     return 1 if failed else 0
@@ -64,7 +65,9 @@ def run(options: argparse.Namespace) -> Iterator[tuple[int, Counter[str], str]]:
         yield from map(_job, jobs)
         return
     # Forked: what was imported need not be imported again. Nothing has a thread yet.
-    with multiprocessing.get_context("fork").Pool(options.processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with multiprocessing.get_context("fork").Pool(
+        options.processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         yield from pool.imap(_job, jobs)
 
 
@@ -74,12 +77,17 @@ def _job(job: tuple[int, int]) -> tuple[int, Counter[str], str]:
 
 
 def told(outcome: Outcome) -> str:
-    """Returns what is to be said of a history: how to see it again, the oracle's report, and the last operations."""
+    """Returns what is to be said of a history: how to see it again, the oracle's report, and the last
+    operations.
+    """
     lines = [f"seed {outcome.seed}, trace {outcome.trace_hash:#010x}: {outcome.report}"]
     if outcome.failure is not None:
         lines += [line.rstrip() for line in traceback.format_exception(outcome.failure)]
     if not outcome.is_clean:
-        lines.append(f"last operations: {' | '.join(outcome.trace[-12:])}\nsee it again: make simulate SEED={outcome.seed}")
+        lines.append(
+            f"last operations: {' | '.join(outcome.trace[-12:])}\nsee it again: make simulate "
+            f"SEED={outcome.seed}"
+        )
     return "\n".join(lines)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 class Aside:
-    """At any moment either this work runs or everything else, so a schedule with it is as repeatable as one without."""
+    """At any moment either this work runs or everything else, so a schedule with it is as repeatable as one
+    without.
+    """
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work

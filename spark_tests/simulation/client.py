@@ -53,8 +53,14 @@ class World:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody sends any more, and nothing is late: who reads all that is left need not wait for more."""
-        return self.is_finishing and all(sender.is_finished for sender in self.senders) and not self.network.is_late
+        """Whether nobody sends any more, and nothing is late: who reads all that is left need not wait for
+        more.
+        """
+        return (
+            self.is_finishing
+            and all(sender.is_finished for sender in self.senders)
+            and not self.network.is_late
+        )
 
     def random(self) -> random.Random:
         """Random numbers of one's own."""
@@ -76,7 +82,12 @@ class Client:
     """One program. Subclasses say in `body` what it does, and yield wherever others may come between."""
 
     def __init__(self, world: World, name: str) -> None:
-        self.world, self.history, self.network, self.counts = world, world.history, world.network, world.counts
+        self.world, self.history, self.network, self.counts = (
+            world,
+            world.history,
+            world.network,
+            world.counts,
+        )
         self.name = name
         self.rng = world.random()
         self.is_finished = False
@@ -97,8 +108,11 @@ class Client:
         except StopIteration:
             self.is_finished = True
 
-    def ask(self, request: Any, *, retry: bool = True, answered: Callable[[Any], None] | None = None) -> Asking:
-        """Calls, and where no answer comes calls again, unless told not to. Returns the reply, an error as a value.
+    def ask(
+        self, request: Any, *, retry: bool = True, answered: Callable[[Any], None] | None = None
+    ) -> Asking:
+        """Calls, and where no answer comes calls again, unless told not to. Returns the reply, an error as a
+        value.
 
         Args:
             request: the command.

@@ -1,4 +1,6 @@
-"""Clients that take rows and acknowledge them: with credit, in parts, over sessions that end at any moment."""
+"""Clients that take rows and acknowledge them: with credit, in parts, over sessions that end at any
+moment.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,11 @@ class Consumer(Client):
         credit = self.rng.choice([1, 5, 50, 1000])
         self._asked = 0
         opening = OpenConsumer(
-            destination=self.queue, credit=Credit(rows=credit, bytes=self.rng.choice([500, 1 << 40])), create=True,
+            destination=self.queue,
+            credit=Credit(rows=credit, bytes=self.rng.choice([500, 1 << 40])),
+            create=True,
             batch_rows_max=self.rng.choice([0, 3, 100]),
-        )  # fmt: skip
+        )
         self._link = self.network.opened(ConsumeLink(self.network, self.queue, opening))
 
     def _work(self, link: ConsumeLink) -> None:
@@ -90,7 +94,9 @@ class Consumer(Client):
         rows = self._unconfirmed.pop(request)
         if isinstance(reply, StoreFull):
             self._held.append(rows)  # again later
-        elif isinstance(reply, MqError) and not isinstance(reply, SessionClosed):  # an operator's word is on its way
+        elif isinstance(reply, MqError) and not isinstance(
+            reply, SessionClosed
+        ):  # an operator's word is on its way
             self.history.note(f"{self.name}: an acknowledgement of its own rows was refused: {reply}")
 
 

@@ -1,8 +1,9 @@
 """Streams and calls between clients and the broker's process, with both their ends.
 
-A `Link` is one stream or one call. What a client sends waits in `up` until the schedule lets the broker have it; what the broker sends
-waits in `down` until the client looks. Within a link the order stays; links overtake one another. A link that breaks may have been
-noticed by one side only: what is still in `up` then reaches the broker late, beside the client's next connection.
+A `Link` is one stream or one call. What a client sends waits in `up` until the schedule lets the broker have
+it; what the broker sends waits in `down` until the client looks. Within a link the order stays; links
+overtake one another. A link that breaks may have been noticed by one side only: what is still in `up` then
+reaches the broker late, beside the client's next connection.
 
 The broker's ends do what mq_broker.rpc does with the same commands, without its threads.
 """
@@ -73,7 +74,8 @@ class Link:
         """What was on its way to the client is lost."""
         self.down.clear()
 
-    # -- the broker's end ------------------------------------------------------------------------------------------------
+    # -- the broker's end
+    # ------------------------------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
@@ -193,8 +195,8 @@ class _RowsLink(Link):
 
 
 class ConsumeLink(_RowsLink):
-    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows), ("ask", id). Down: rows,
-    ("acknowledged", id, reply), ("asked", id). `error`: why the broker ended it.
+    """A session. Up: the opening, ("credit", rows), ("acknowledge", id, partitions, rows), ("ask", id). Down:
+    rows, ("acknowledged", id, reply), ("asked", id). `error`: why the broker ended it.
     """
 
     def __init__(self, network: Network, queue: str, opening: OpenConsumer) -> None:
@@ -219,7 +221,10 @@ class ConsumeLink(_RowsLink):
             engine.submit(AddCredit(self._session, message[1], 1 << 40), ignore)
         else:
             _, request_id, partitions, rows = message
-            engine.submit(Acknowledge(self._session, partitions), lambda reply: self._acknowledged(request_id, rows, reply))
+            engine.submit(
+                Acknowledge(self._session, partitions),
+                lambda reply: self._acknowledged(request_id, rows, reply),
+            )
 
     def _opened(self, reply: Any) -> None:
         self._opening = False
@@ -238,7 +243,10 @@ class ConsumeLink(_RowsLink):
         state = engine._broker.state
         session = state.sessions[self._session]
         if session.wants_rows() and state.by_name[self.queue].ready_rows():
-            self.network.history.note(f"session {self._session} was told that there is nothing more, with credit and rows that are ready")
+            self.network.history.note(
+                f"session {self._session} was told that there is nothing more, with credit and rows that "
+                f"are ready"
+            )
 
     def hear(self, what: Any) -> None:
         if isinstance(what, MqError):
@@ -254,7 +262,9 @@ class ConsumeLink(_RowsLink):
             # Whether the answer arrives or not: from here on these rows must never come again.
             self.network.history.confirmed(self.queue, rows)
             if reply != len(rows):
-                self.network.history.note(f"{reply} rows acknowledged of {len(rows)} in session {self._session}")
+                self.network.history.note(
+                    f"{reply} rows acknowledged of {len(rows)} in session {self._session}"
+                )
         if not self.is_broken:
             self.down.append(("acknowledged", request_id, reply))
 

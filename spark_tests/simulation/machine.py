@@ -66,7 +66,10 @@ class Machine:
         self._rng, self._sizes, self.counts = rng, sizes, counts
         self.clock = FakeClock()
         sector_bytes = sizes.journal.sector_bytes or 512
-        self.disks = MemoryDisk(sector_bytes, rng=random.Random(rng.random())), MemoryDisk(sector_bytes, rng=random.Random(rng.random()))
+        self.disks = (
+            MemoryDisk(sector_bytes, rng=random.Random(rng.random())),
+            MemoryDisk(sector_bytes, rng=random.Random(rng.random())),
+        )
         self.engine: Engine | None = None
         self.broker: Broker | None = None
         self.journal: Journal | None = None
@@ -83,7 +86,8 @@ class Machine:
         self._ids = 0
         self._watch_disks()
 
-    # -- the process -----------------------------------------------------------------------------------------------------
+    # -- the process
+    # -----------------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Starts a process on what the disks hold; returns whether it serves."""
@@ -100,15 +104,25 @@ class Machine:
             self._die()
             return False
         self._created = True
-        self.engine = Engine(self.broker, self.journal, self._housekeeping, self.clock.wall_us, monotonic=self._monotonic)
+        self.engine = Engine(
+            self.broker, self.journal, self._housekeeping, self.clock.wall_us, monotonic=self._monotonic
+        )
         self.counts["starts"] += 1
         return True
 
     def _recover(self, journal_disk: MemoryDisk, snapshot_disk: MemoryDisk) -> Any:
         return recover(
-            journal_disk, snapshot_disk, CLUSTER, JOURNAL, self._sizes.core, self._sizes.journal, self._sizes.snapshots,
-            created=self._created, new_id=self._new_id, aside=self._begin_aside,
-        )  # fmt: skip
+            journal_disk,
+            snapshot_disk,
+            CLUSTER,
+            JOURNAL,
+            self._sizes.core,
+            self._sizes.journal,
+            self._sizes.snapshots,
+            created=self._created,
+            new_id=self._new_id,
+            aside=self._begin_aside,
+        )
 
     def turn(self) -> None:
         """One turn of the engine. To be called by way of `does`."""
@@ -169,14 +183,17 @@ class Machine:
     def writes_snapshot(self) -> bool:
         return self._aside is not None and not self._aside.done
 
-    # -- faults ----------------------------------------------------------------------------------------------------------
+    # -- faults
+    # --------------------------------------------------------------------------------------------------------
 
     def die_after(self, steps: int, *, cut: bool) -> None:
         """The process, or the power, ends in the middle of a step of the disk, so many from now."""
         self._steps_left, self._cut = steps, cut
 
     def fail_after(self, kind: str, count: int, *, cut: bool) -> None:
-        """After `count` steps of one kind (such as "sync") the next fails with EIO. What the process dies of then may be a power cut."""
+        """After `count` steps of one kind (such as "sync") the next fails with EIO. What the process dies of
+        then may be a power cut.
+        """
         self._failing, self._cut = (kind, count), cut
 
     def fill(self, left: int) -> None:
@@ -186,7 +203,8 @@ class Machine:
             disk.capacity_bytes = disk.used_bytes() + left
 
     def rot_newest_snapshot(self) -> bool:
-        """While no process runs, one bit of the newest snapshot turns. Says whether there was an older one, which now has to do.
+        """While no process runs, one bit of the newest snapshot turns. Says whether there was an older one,
+        which now has to do.
 
         One of two may rot, then the next of two that were written since.
         """
@@ -204,7 +222,11 @@ class Machine:
     def whole_snapshots(self) -> list[str]:
         """Manifests of the snapshots that did not rot, oldest first."""
         names = self.disks[1].list_names()
-        return [name for name in names if name.startswith("manifest-") and name.endswith(".mqm") and name != self._rotten]
+        return [
+            name
+            for name in names
+            if name.startswith("manifest-") and name.endswith(".mqm") and name != self._rotten
+        ]
 
     @property
     def is_full(self) -> bool:
@@ -230,7 +252,8 @@ class Machine:
         journal.close()
         return dump_broker(broker)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside
+    # --------------------------------------------------------------------------------------------------------
 
     def _die(self) -> None:
         self._dead = True
@@ -272,7 +295,11 @@ class Machine:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), name)
         self.counts[kind] += 1
         if kind in ("rename", "remove"):
-            self.counts[_MOVES.get((kind, name[: name.find("-")], name.endswith(".new")), "other renames and removals")] += 1
+            self.counts[
+                _MOVES.get(
+                    (kind, name[: name.find("-")], name.endswith(".new")), "other renames and removals"
+                )
+            ] += 1
 
     def _expect(self, error: Exception) -> None:
         """Raises what no fault accounts for."""

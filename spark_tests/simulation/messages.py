@@ -34,12 +34,17 @@ class _Template(NamedTuple):
 @cache
 def _template(rows: int, mixed: bool) -> _Template:
     ends = np.arange(0, (rows + 1) * _VALUE_BYTES, _VALUE_BYTES, dtype=np.int32)
-    values = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(bytes(rows * _VALUE_BYTES))])
+    values = pa.Array.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(bytes(rows * _VALUE_BYTES))]
+    )
     columns = envelope.VALUE | (envelope.PRIORITY if mixed else 0)
     arrays = [values, pa.array([0] * rows, pa.int8())][: 1 + mixed]
     records = envelope.encode(pa.RecordBatch.from_arrays(arrays, schema=envelope.schema_of(columns)))
     batch = envelope.decode_trusted(records, columns)
-    places = [batch.column(0).buffers()[2].address, batch.column(1).buffers()[1].address if mixed else records.address]
+    places = [
+        batch.column(0).buffers()[2].address,
+        batch.column(1).buffers()[1].address if mixed else records.address,
+    ]
     return _Template(records.to_pybytes(), places[0] - records.address, places[1] - records.address)
 
 
@@ -49,7 +54,9 @@ def piece_of(ids: Ids, priorities: NDArray[np.int64]) -> Piece:
     mixed = bool((priorities != priorities[0]).any())
     template = _template(rows, mixed)
     content = bytearray(template.content)
-    content[template.values_at : template.values_at + rows * _VALUE_BYTES] = words_of(ids, priorities, WORDS).tobytes()
+    content[template.values_at : template.values_at + rows * _VALUE_BYTES] = words_of(
+        ids, priorities, WORDS
+    ).tobytes()
     columns, uniform = envelope.VALUE, 0
     if mixed:
         columns |= envelope.PRIORITY
@@ -88,5 +95,9 @@ def _rows(header: RowsHeader, records: pa.Buffer) -> Rows:
     content = np.frombuffer(values.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     offsets = np.frombuffer(header.offsets, "<i8") if header.offsets else header.base_offset + np.arange(rows)
     assert len(offsets) == rows, f"{len(offsets)} offsets for {rows} rows"
-    priorities = np.repeat(header.priority, header.run_rows) if len(header.run_rows) > 1 else np.full(rows, header.priority[0])
+    priorities = (
+        np.repeat(header.priority, header.run_rows)
+        if len(header.run_rows) > 1
+        else np.full(rows, header.priority[0])
+    )
     return checked_rows(content, np.full(rows, header.partition), offsets, priorities, WORDS)

@@ -1,4 +1,6 @@
-"""A producer with a name that breaks off and starts anew: what the name has stored tells it where to go on."""
+"""A producer with a name that breaks off and starts anew: what the name has stored tells it where to
+go on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class NamedProducer(Sender):
         super().__init__(world, queue, f"named producer {number}")
         self.number = world.new_producer(world.partitions)
         self._outlet: Outlet | None = None
-        self._older: Outlet | None = None  # another start of this program that does not know that it was replaced
+        self._older: Outlet | None = (
+            None  # another start of this program that does not know that it was replaced
+        )
         self._next = [0] * world.partitions
         self._tried = [0] * world.partitions  # how many were ever attempted
         self._promised = [0] * world.partitions  # how many are certain to be stored
@@ -61,13 +65,17 @@ class NamedProducer(Sender):
                 self._older = None
 
     def _begin_anew(self) -> Asking:
-        """As after a crash of the program: whatever was on its way is left to itself, or even still at work."""
+        """As after a crash of the program: whatever was on its way is left to itself, or even still at
+        work.
+        """
         if self._outlet is not None:
             if self._older is None and self.rng.random() < 0.5:
                 self._older = self._outlet
             else:
                 self._outlet.close()
-        opened = yield from self.ask(OpenProducerRequest(name=self.name.replace(" ", "-"), destination=self.queue))
+        opened = yield from self.ask(
+            OpenProducerRequest(name=self.name.replace(" ", "-"), destination=self.queue)
+        )
         if isinstance(opened, MqError):
             self.counts["named producers not opened"] += 1
             self._outlet = None
@@ -83,7 +91,10 @@ class NamedProducer(Sender):
             stored = marks[partition].rows if partition in marks else 0
             promised, tried = self._promised[partition], self._tried[partition]
             if not promised <= stored <= tried:
-                self.history.note(f"{self.name}: {stored} rows stored in partition {partition}, with {promised} promised and {tried} tried")
+                self.history.note(
+                    f"{self.name}: {stored} rows stored in partition {partition}, with {promised} promised "
+                    f"and {tried} tried"
+                )
             if stored:
                 last = ids_of(self.number + partition, [stored - 1])
                 self.history.acknowledged(last, self.queue, partition, marks[partition].last_offset)

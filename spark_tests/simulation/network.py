@@ -59,8 +59,11 @@ class Network:
 
     def deliver(self, engine: Engine) -> None:
         """Lets some of what was sent reach the broker, which sends some of what it has."""
-        # In the order in which they were opened: the broker goes through sets of names, which have another order in each process.
-        chosen = [link for link in sorted(self.busy, key=lambda link: link.number) if self.rng.random() < link.pace]
+        # In the order in which they were opened: the broker goes through sets of names, which have another
+        # order in each process.
+        chosen = [
+            link for link in sorted(self.busy, key=lambda link: link.number) if self.rng.random() < link.pace
+        ]
         self.rng.shuffle(chosen)
         for link in chosen:
             self._deliver(engine, link)
@@ -124,11 +127,16 @@ class Network:
 
 def _brief(reply: Any) -> str:
     if isinstance(reply, Receipt):
-        return f"{reply.rows} rows from {reply.partition}@{reply.base_offset} on{', known' if reply.duplicates else ''}"
+        return (
+            f"{reply.rows} rows from {reply.partition}@{reply.base_offset} "
+            f"on{', known' if reply.duplicates else ''}"
+        )
     if isinstance(reply, PlanResponse):
         return "idle" if reply.idle else f"{reply.rows} rows up to {dict(sorted(reply.end.next.items()))}"
     if isinstance(reply, OpenRangeResponse):
-        return ", ".join(f"{part.partition}: {part.rows} rows in [{part.first}, {part.last})" for part in reply.parts)
+        return ", ".join(
+            f"{part.partition}: {part.rows} rows in [{part.first}, {part.last})" for part in reply.parts
+        )
     if isinstance(reply, CommitStagedResponse):
         return f"{reply.rows} rows{', known' if reply.already_committed else ''}"
     return str(reply) if isinstance(reply, int) else type(reply).__name__

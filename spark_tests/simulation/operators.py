@@ -18,7 +18,8 @@ from spark_tests.simulation.producers import Batch, Outlet
 
 #: Far from the numbers of producers whose messages count.
 _SIDE_PRODUCER: Final = 1 << 20
-#: Of an administrator that waits for a word of the broker, which it hears sooner, or sees that the connection is lost.
+#: Of an administrator that waits for a word of the broker, which it hears sooner, or sees that the connection
+#: is lost.
 _END_STEPS: Final = 400
 
 
@@ -39,7 +40,9 @@ class Browser(Client):
 
     def _look(self, opened: wire.OpenBrowseResponse) -> Asking:
         for part in opened.parts:
-            fetch = wire.OpenFetch(browse=opened.browse, partition=part.partition, first=part.first, last=part.last)
+            fetch = wire.OpenFetch(
+                browse=opened.browse, partition=part.partition, first=part.first, last=part.last
+            )
             link: FetchLink = self.network.opened(FetchLink(self.network, fetch))
             taken: list[Rows] = []
             while not link.is_broken or link.down:
@@ -57,7 +60,10 @@ class Browser(Client):
     def _judge(self, part: wire.RangePart, rows: Rows) -> None:
         self.counts["parts browsed"] += 1
         if len(rows) != part.rows or len(np.unique(rows.offsets)) != len(rows):
-            self.history.note(f"{self.name}: {len(rows)} rows of a view of {part.rows}, {len(np.unique(rows.offsets))} different ones")
+            self.history.note(
+                f"{self.name}: {len(rows)} rows of a view of {part.rows}, {len(np.unique(rows.offsets))} "
+                f"different ones"
+            )
         self.world.browsed.append((self.queue, rows))
 
 
@@ -85,7 +91,6 @@ class Operator(Client):
                 self.counts["releases"] += 1
                 self.counts["releases of rows that the sink had committed"] += released.acknowledged_rows > 0
 
-
     def _end(self, session: int) -> Asking:
         ended = yield from self.ask(wire.ReleaseConsumerRequest(session=session), retry=False)
         self.counts["sessions ended by operators"] += not isinstance(ended, MqError)
@@ -104,7 +109,9 @@ class Administrator(Client):
         while not self.world.is_finishing:
             for _ in range(self.rng.randint(1, 20)):
                 yield None
-            made = yield from self.ask(admin.CreateDestinationRequest(name=self.queue, partitions=self.world.partitions))
+            made = yield from self.ask(
+                admin.CreateDestinationRequest(name=self.queue, partitions=self.world.partitions)
+            )
             if isinstance(made, MqError):
                 self._expect(made, DestinationExists)
                 continue
@@ -112,7 +119,9 @@ class Administrator(Client):
                 self.history.note(f"{self.name}: a queue that was deleted is there again")
             link = yield from self._use()
             yield from self._look()
-            deleted = yield from self.ask(admin.DeleteDestinationRequest(name=self.queue, destination_id=made.destination_id))
+            deleted = yield from self.ask(
+                admin.DeleteDestinationRequest(name=self.queue, destination_id=made.destination_id)
+            )
             if isinstance(deleted, MqError):
                 self._expect(deleted)
             else:
@@ -152,15 +161,20 @@ class Administrator(Client):
 
     def _look(self) -> Asking:
         for request in (
-            admin.DescribeDestinationRequest(name=self.queue), admin.ListDestinationsRequest(), wire.ListConsumersRequest(),
+            admin.DescribeDestinationRequest(name=self.queue),
+            admin.ListDestinationsRequest(),
+            wire.ListConsumersRequest(),
             admin.StatsRequest(destination=self.queue),
-        ):  # fmt: skip
+        ):
             reply = yield from self.ask(request)
             if isinstance(reply, MqError):
                 self._expect(reply)  # nobody else deletes it, and what we delete late is another one
             elif isinstance(reply, admin.StatsResponse):
                 stats = reply.destination
-                if stats.depth_rows != stats.ready_rows + stats.assigned_rows or sum(stats.ready_by_priority) != stats.ready_rows:
+                if (
+                    stats.depth_rows != stats.ready_rows + stats.assigned_rows
+                    or sum(stats.ready_by_priority) != stats.ready_rows
+                ):
                     self.history.note(f"{self.name}: figures that do not add up: {stats}")
 
     def _expect(self, error: MqError, *kinds: type[MqError]) -> None:

@@ -18,7 +18,9 @@ _OUTPUTS: Final = 1 << 22
 
 
 def outputs_of(inputs: Ids) -> Ids:
-    """Returns the ids of what comes of messages: each its own producer, since batches come in another order than their rows were sent."""
+    """Returns the ids of what comes of messages: each its own producer, since batches come in another order
+    than their rows were sent.
+    """
     counters = inputs - ids_of(0, 0) - (producers_of(inputs) << 40)
     assert (counters < 1 << _COUNTER_BITS).all(), "more messages of one producer than this has numbers for"
     return (_OUTPUTS | (producers_of(inputs) << _COUNTER_BITS) | counters) << 40
@@ -78,7 +80,14 @@ class Pipeline(Reader):
             if not len(part):
                 continue
             token = new_token(self)
-            staged = produce_pb2.StagedSet(token=token, epoch=taken.epoch, query_id=query, batch_id=batch, run_id="run", target=self.target)
+            staged = produce_pb2.StagedSet(
+                token=token,
+                epoch=taken.epoch,
+                query_id=query,
+                batch_id=batch,
+                run_id="run",
+                target=self.target,
+            )
             ids, priorities = outputs_of(rows.ids[part]), rows.priorities[part]
             self.history.attempted(ids)
             half = max(1, min(len(part) // 2, 40))
@@ -88,8 +97,13 @@ class Pipeline(Reader):
                 return error
             tokens.append(produce_pb2.StagedToken(token=token, rows=len(part)))
         commit = produce_pb2.CommitStagedRequest(
-            tokens=tokens, target=self.target, owner=f"query:{query}", version=batch, run_id="run", rows=len(rows)
-        )  # fmt: skip
+            tokens=tokens,
+            target=self.target,
+            owner=f"query:{query}",
+            version=batch,
+            run_id="run",
+            rows=len(rows),
+        )
         reply = yield from self.ask(commit)
         if isinstance(reply, MqError):
             return reply

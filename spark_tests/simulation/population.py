@@ -45,7 +45,9 @@ def population(world: World, rng: random.Random) -> tuple[list[Client], list[str
         if rng.random() < 0.5:
             clients += [Reader(world, RANGES, number, named=named) for number in range(rng.randint(1, 2))]
         else:
-            clients += [Pipeline(world, RANGES, TARGET, number, named=named) for number in range(rng.randint(1, 2))]
+            clients += [
+                Pipeline(world, RANGES, TARGET, number, named=named) for number in range(rng.randint(1, 2))
+            ]
             clients += [Consumer(world, TARGET, 9) for _ in range(rng.randint(0, 1))]
             drained.append(TARGET)
     clients += [Browser(world, queue, number) for number, queue in enumerate(queues) if rng.random() < 0.3]

@@ -24,7 +24,9 @@ _NOTHING: Final = pa.py_buffer(b"")
 
 
 class Batch(OutgoingBatch):
-    """A batch that knows its messages. `is_promised` once the broker has said that it has them, whoever heard it."""
+    """A batch that knows its messages. `is_promised` once the broker has said that it has them, whoever heard
+    it.
+    """
 
     __slots__ = ("attempts", "ids", "is_promised", "lanes")
 
@@ -49,9 +51,21 @@ class Outlet:
     """
 
     def __init__(
-        self, client: Client, queue: str, window: Window, *, is_counted: bool = True, promised: Callable[[Batch], None] | None = None
+        self,
+        client: Client,
+        queue: str,
+        window: Window,
+        *,
+        is_counted: bool = True,
+        promised: Callable[[Batch], None] | None = None,
     ) -> None:
-        self._client, self._queue, self.window, self._is_counted, self._told = client, queue, window, is_counted, promised
+        self._client, self._queue, self.window, self._is_counted, self._told = (
+            client,
+            queue,
+            window,
+            is_counted,
+            promised,
+        )
         self._link: PublishLink | None = None
         self.broken: MqError | None = None
 
@@ -68,7 +82,11 @@ class Outlet:
 
     def expire(self, timeout_s: float) -> list[Batch]:
         """Gives up on what is too old."""
-        return [batch for batch in self.window.expire(self._client.world.now_s, timeout_s) if isinstance(batch, Batch)]
+        return [
+            batch
+            for batch in self.window.expire(self._client.world.now_s, timeout_s)
+            if isinstance(batch, Batch)
+        ]
 
     def close(self) -> None:
         """Leaves what is unanswered to itself."""
@@ -118,7 +136,12 @@ class Outlet:
             return
         batch.attempts += 1
         command: Publish | MqError = Publish(header, batch.records, batch.crc32, batch.lanes)
-        if self._is_counted and self._told is None and batch.attempts == 1 and self._client.rng.random() < 0.01:
+        if (
+            self._is_counted
+            and self._told is None
+            and batch.attempts == 1
+            and self._client.rng.random() < 0.01
+        ):
             command = InvalidRecords("damaged on its way")
         link.send((batch.request_id, command, lambda reply: self._promised(batch, reply)))
 
@@ -155,7 +178,9 @@ class Sender(Client):
     def priorities(self, count: int) -> NDArray[np.int64]:
         choice = self.world.priorities
         mixed = len(choice) > 1 and self.rng.random() < 0.4
-        return np.array([self.rng.choice(choice) for _ in range(count)] if mixed else [self.rng.choice(choice)] * count)
+        return np.array(
+            [self.rng.choice(choice) for _ in range(count)] if mixed else [self.rng.choice(choice)] * count
+        )
 
 
 class Producer(Sender):
@@ -187,13 +212,17 @@ class Producer(Sender):
         if self._outlet.window.batches < _UNANSWERED_MAX and self.rng.random() < 0.8:
             ids, priorities = self.new_messages()
             self.history.attempted(ids)
-            self._outlet.add(Batch(self.rng.randrange(self.world.partitions), ids, priorities), self._timeout_s)
+            self._outlet.add(
+                Batch(self.rng.randrange(self.world.partitions), ids, priorities), self._timeout_s
+            )
 
     def _settle(self, batches: list[Batch]) -> None:
         for batch in batches:
             if batch.error is None:
                 if not batch.is_promised:
-                    self.history.note(f"{self.name} was told that a batch is stored, the broker never said so")
+                    self.history.note(
+                        f"{self.name} was told that a batch is stored, the broker never said so"
+                    )
             elif not isinstance(batch.error, SendOutcomeUnknown):
                 self.counts[f"batches refused: {type(batch.error).__name__}"] += 1
                 self.history.refused(batch.ids)

@@ -1,4 +1,6 @@
-"""Readers with a checkpoint, as Spark's micro-batches are: they plan, read ranges, crash anywhere, start anew and read them again."""
+"""Readers with a checkpoint, as Spark's micro-batches are: they plan, read ranges, crash anywhere, start anew
+and read them again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mq_wire.errors import CheckpointTooOld, DataLost, IncarnationSuperseded, MqError, RunFenced, SharedRange, StoreFull
+from mq_wire.errors import (
+    CheckpointTooOld,
+    DataLost,
+    IncarnationSuperseded,
+    MqError,
+    RunFenced,
+    SharedRange,
+    StoreFull,
+)
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import Positions
@@ -27,15 +37,19 @@ class Superseded(Exception):
 
 
 class Refused(Exception):
-    """Its checkpoint lost files, and the broker says so: somebody starts it with a new one, and frees what the old one holds."""
+    """Its checkpoint lost files, and the broker says so: somebody starts it with a new one, and frees what
+    the old one holds.
+    """
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What survives a crash: where the last finished batch ended, and the end of the next one where that was written down.
+    """What survives a crash: where the last finished batch ended, and the end of the next one where that was
+    written down.
 
     Attributes:
-        starts: of the finished batches, oldest first. The last of these stays readable until the next one is acknowledged.
+        starts: of the finished batches, oldest first. The last of these stays readable until the next one is
+            acknowledged.
         query: under which the batches are numbered.
         batch: number of the next batch.
     """
@@ -49,7 +63,9 @@ class Checkpoint:
 
 
 class Reader(Client):
-    """Reads one queue exactly once, whatever happens to it and the broker, as long as its checkpoint lives."""
+    """Reads one queue exactly once, whatever happens to it and the broker, as long as its checkpoint
+    lives.
+    """
 
     def __init__(self, world: World, queue: str, number: int, *, named: bool) -> None:
         super().__init__(world, f"{'named ' if named else ''}reader {number}")
@@ -67,7 +83,9 @@ class Reader(Client):
         self._has_lost_files = False
         self._run = 0
         self._link: RunLink | None = None
-        self._zombie: tuple[int, RunLink | None] | None = None  # an older start of this program that does not know it yet
+        self._zombie: tuple[int, RunLink | None] | None = (
+            None  # an older start of this program that does not know it yet
+        )
         self._is_idle = False
 
     def _new_checkpoint(self) -> Checkpoint:
@@ -118,13 +136,17 @@ class Reader(Client):
         rows = Rows.joined([])
         batch = self._checkpoint.batch
         for _ in range(1 + (self.rng.random() < 0.2)):
-            rows = yield from self._read_range(self._checkpoint.done, planned, batch, is_replay=batch < self._finished)
+            rows = yield from self._read_range(
+                self._checkpoint.done, planned, batch, is_replay=batch < self._finished
+            )
         self._compare_batch(batch, rows)
         self._may_crash()
         yield from self.sink(self._checkpoint.query, self._checkpoint.batch, rows)
         self._may_crash()
         starts = (*self._checkpoint.starts, self._checkpoint.done)
-        self._checkpoint = replace(self._checkpoint, starts=starts, done=planned, planned=None, batch=batch + 1)
+        self._checkpoint = replace(
+            self._checkpoint, starts=starts, done=planned, planned=None, batch=batch + 1
+        )
         self._finished = max(self._finished, batch + 1)
         self._may_crash()
         if self.rng.random() < 0.5:
@@ -156,19 +178,30 @@ class Reader(Client):
         self._may_crash()  # before the offsets were written down
         kept = wire.ConsumerRef()
         kept.CopyFrom(self._checkpoint.who)
-        kept.cluster_id, kept.destination_id, kept.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+        kept.cluster_id, kept.destination_id, kept.incarnation = (
+            plan.cluster_id,
+            plan.destination_id,
+            plan.incarnation,
+        )
         self._checkpoint = replace(self._checkpoint, who=kept, planned=dict(plan.end.next))
         self._incarnations.append(plan.incarnation)
 
     def _acknowledge(self, end: dict[int, int]) -> Asking:
         who = yield from self._who()
-        yield from self._call(wire.AcknowledgeRangeRequest(who=who, end=Positions(next=end)), everything_before=True)
+        yield from self._call(
+            wire.AcknowledgeRangeRequest(who=who, end=Positions(next=end)), everything_before=True
+        )
 
-    # -- reading ---------------------------------------------------------------------------------------------------------
+    # -- reading
+    # --------------------------------------------------------------------------------------------------------
 
-    def _read_range(self, start: dict[int, int], end: dict[int, int], batch: int, *, is_replay: bool = False) -> Asking:
+    def _read_range(
+        self, start: dict[int, int], end: dict[int, int], batch: int, *, is_replay: bool = False
+    ) -> Asking:
         who = yield from self._who()
-        opened = yield from self._call(wire.OpenRangeRequest(who=who, start=Positions(next=start), end=Positions(next=end)))
+        opened = yield from self._call(
+            wire.OpenRangeRequest(who=who, start=Positions(next=start), end=Positions(next=end))
+        )
         if any(part.rows for part in opened.parts):
             yield from self._wake_zombie(start, end)
         self._may_crash()
@@ -177,7 +210,9 @@ class Reader(Client):
             key = (self.queue, who.incarnation, part.partition, part.first, part.last)
             rows, counts, stamp = yield from self._fetch(part, batch)
             if len(rows) != part.rows and (len(rows) or any(len(other) for other in found)):
-                self.history.note(f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}")
+                self.history.note(
+                    f"{self.name}: {len(rows)} rows in a range that was opened with {part.rows}: {key}"
+                )
             self._compare(key, rows)
             if not is_replay:
                 self.history.read(self.queue, self.world.saw(rows), stamp, counts=counts)
@@ -186,16 +221,28 @@ class Reader(Client):
         return Rows.joined(found)
 
     def _fetch(self, part: wire.RangePart, batch: int) -> Asking:
-        """Returns the rows of a part, their delivery counts, and a moment from before the broker was asked for them."""
+        """Returns the rows of a part, their delivery counts, and a moment from before the broker was asked
+        for them.
+        """
         following, stamp = part.first, self.history.stamp()
         taken: list[Rows] = []
         counted = [np.empty(0, np.int64)]
         while True:
             who = yield from self._who()
-            link: FetchLink = self.network.opened(FetchLink(self.network, wire.OpenFetch(
-                who=who, partition=part.partition, first=following, last=part.last, query_id=self._checkpoint.query,
-                batch_id=batch, spark_run_id=f"start {self._run}",
-            )))  # fmt: skip
+            link: FetchLink = self.network.opened(
+                FetchLink(
+                    self.network,
+                    wire.OpenFetch(
+                        who=who,
+                        partition=part.partition,
+                        first=following,
+                        last=part.last,
+                        query_id=self._checkpoint.query,
+                        batch_id=batch,
+                        spark_run_id=f"start {self._run}",
+                    ),
+                )
+            )
             while not link.is_broken or link.down:
                 yield link
                 while link.down:
@@ -207,7 +254,9 @@ class Reader(Client):
                         return rows, np.concatenate(counted), stamp
                     first, rows, _, counts = message
                     if first < following:
-                        self.history.note(f"{self.name}: number {first} came again within one read, {following} was next")
+                        self.history.note(
+                            f"{self.name}: number {first} came again within one read, {following} was next"
+                        )
                     following = first + len(rows)
                     taken.append(rows)
                     counted.append(counts)
@@ -226,7 +275,9 @@ class Reader(Client):
         if before is not rows:
             self.counts["ranges replayed"] += 1
             if not (np.array_equal(before.ids, rows.ids) and np.array_equal(before.offsets, rows.offsets)):
-                self.history.note(f"{self.name}: {key} brought {len(before)} rows first, then {len(rows)} or others")
+                self.history.note(
+                    f"{self.name}: {key} brought {len(before)} rows first, then {len(rows)} or others"
+                )
 
     def _replay_the_last_batch(self) -> Asking:
         """A checkpoint that lost its last commit: the batch before comes again, with the same rows."""
@@ -246,22 +297,33 @@ class Reader(Client):
             return
         batch = last.batch - count
         who = last.who if batch else wire.ConsumerRef(destination=self.queue, consumer=self._consumer)
-        self._checkpoint = replace(last, who=who, batch=batch, done=last.starts[batch], planned=None, starts=last.starts[:batch])
+        self._checkpoint = replace(
+            last, who=who, batch=batch, done=last.starts[batch], planned=None, starts=last.starts[:batch]
+        )
         self._has_lost_files = True
-        self.counts[f"checkpoints that lost {min(count, 2)} batches" if batch else "checkpoints that lost all batches"] += 1
+        self.counts[
+            f"checkpoints that lost {min(count, 2)} batches" if batch else "checkpoints that lost all batches"
+        ] += 1
 
     def _compare_batch(self, batch: int, rows: Rows) -> None:
         """A sink that knows the number passes over what comes under it again: it must be the same."""
         before = self._batches.setdefault(batch, rows)
         if before is not rows and not np.array_equal(np.sort(before.ids), np.sort(rows.ids)):
-            self.history.note(f"{self.name}: batch {batch} had {len(before)} rows first, then {len(rows)} or others")
+            self.history.note(
+                f"{self.name}: batch {batch} had {len(before)} rows first, then {len(rows)} or others"
+            )
 
-    # -- calls -----------------------------------------------------------------------------------------------------------
+    # -- calls
+    # --------------------------------------------------------------------------------------------------------
 
     def _who(self) -> Asking:
-        """Holds the run, anew where its link broke, and returns how this start of the program calls itself."""
+        """Holds the run, anew where its link broke, and returns how this start of the program calls
+        itself.
+        """
         while self._link is None or self._link.is_broken:
-            self._link = self.network.opened(RunLink(self.network, self._run, self._checkpoint.who.cluster_id))
+            self._link = self.network.opened(
+                RunLink(self.network, self._run, self._checkpoint.who.cluster_id)
+            )
             yield self._link
             if self._link.error is not None and not isinstance(self._link.error, StoreFull):
                 self.history.note(f"{self.name}: run {self._run} cannot be held: {self._link.error}")
@@ -275,9 +337,15 @@ class Reader(Client):
         return who
 
     def _call(self, request: Any, *, everything_before: bool = False) -> Asking:
-        """Returns the reply. Where it confirms `everything_before`, that is written down when the reply leaves the broker."""
+        """Returns the reply. Where it confirms `everything_before`, that is written down when the reply
+        leaves the broker.
+        """
         following = self._checkpoint.batch
-        keys = tuple(key for key, batch in self._unconfirmed.items() if batch < following) if everything_before else ()
+        keys = (
+            tuple(key for key, batch in self._unconfirmed.items() if batch < following)
+            if everything_before
+            else ()
+        )
 
         def answered(reply: object) -> None:
             if not isinstance(reply, MqError):
@@ -301,7 +369,8 @@ class Reader(Client):
         self.counts[f"reader: {type(error).__name__}"] += 1
         if isinstance(error, IncarnationSuperseded):
             raise Superseded
-        # Boundaries stay for ever, rows only until the disk is full and nobody is there who might ask for them.
+        # Boundaries stay for ever, rows only until the disk is full and nobody is there who might ask for
+        # them.
         is_lost = isinstance(error, DataLost) and bool(self._has_lost_files or self.counts["disks filled"])
         if is_lost or (self._has_lost_files and isinstance(error, (CheckpointTooOld, SharedRange))):
             self.counts["lost files refused"] += 1
@@ -309,14 +378,17 @@ class Reader(Client):
         self.history.note(f"{self.name}: {type(error).__name__}: {error}")
         raise Crashed
 
-    # -- the program -----------------------------------------------------------------------------------------------------
+    # -- the program
+    # -----------------------------------------------------------------------------------------------------
 
     def _may_crash(self) -> None:
         if self.rng.random() < self._crash_rate and not self.world.is_finishing:
             raise Crashed
 
     def _end_program(self) -> None:
-        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the same."""
+        """Ends this start of the program, or leaves it hanging somewhere, to be followed by another all the
+        same.
+        """
         if self._run and self._zombie is None and self.rng.random() < 0.3:
             self._zombie = self._run, self._link
         elif self._link is not None:
@@ -324,11 +396,15 @@ class Reader(Client):
         self._run, self._link = 0, None
 
     def _wake_zombie(self, start: dict[int, int], end: dict[int, int]) -> Asking:
-        """The older start goes on with the batch that the newer one has in hand: it must learn that it was replaced."""
+        """The older start goes on with the batch that the newer one has in hand: it must learn that it was
+        replaced.
+        """
         if self._zombie is None:
             return
         run, _ = self._zombie
-        stale = wire.OpenRangeRequest(who=self._checkpoint.who, start=Positions(next=start), end=Positions(next=end))
+        stale = wire.OpenRangeRequest(
+            who=self._checkpoint.who, start=Positions(next=start), end=Positions(next=end)
+        )
         stale.who.run = run
         reply = yield from self.ask(stale)
         self._end_zombie()
@@ -359,7 +435,9 @@ class Reader(Client):
         self.counts["releases"] += 1
         for incarnation in held:
             while True:
-                reply = yield from self.ask(wire.ReleaseConsumerRequest(destination=self.queue, consumer=incarnation.hex()))
+                reply = yield from self.ask(
+                    wire.ReleaseConsumerRequest(destination=self.queue, consumer=incarnation.hex())
+                )
                 if not isinstance(reply, StoreFull):
                     break
                 yield None

@@ -1,8 +1,8 @@
 """A whole broker with its clients, disks, clocks and network in one schedule, which follows from one number.
 
-An operation is one decision of the schedule: a client goes a step further, the broker takes in what arrived and makes a turn, the
-snapshot on its way comes to its next step of the disk, time passes, or something breaks. Afterwards everything heals, all that is left
-is drained, and the one oracle of all runs judges.
+An operation is one decision of the schedule: a client goes a step further, the broker takes in what arrived
+and makes a turn, the snapshot on its way comes to its next step of the disk, time passes, or something
+breaks. Afterwards everything heals, all that is left is drained, and the one oracle of all runs judges.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from mq_broker.core.commands import Acknowledge, CloseSession, OpenSession, ReleaseView, RowsView, Settings, Tick
+from mq_broker.core.commands import (
+    Acknowledge,
+    CloseSession,
+    OpenSession,
+    ReleaseView,
+    RowsView,
+    Settings,
+    Tick,
+)
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.journal.settings import JournalSettings
@@ -102,9 +110,15 @@ class Simulation:
         self._world = World(rng, self.history, self._network, self.counts, rng.choice([1, 2, 3]), priorities)
         self._clients, self._drained = population(self._world, rng)
         self._mishaps: list[tuple[int, Callable[[], None]]] = [
-            (4, self._machine.kill), (4, self._machine.cut), (6, self._die_soon), (1, self._stop), (2, self._fail_soon),
-            (3, self._fill), (2, self._jump), (6, self._rot),
-        ]  # fmt: skip
+            (4, self._machine.kill),
+            (4, self._machine.cut),
+            (6, self._die_soon),
+            (1, self._stop),
+            (2, self._fail_soon),
+            (3, self._fill),
+            (2, self._jump),
+            (6, self._rot),
+        ]
         # Each history knows some kinds of trouble only: what is rare elsewhere is frequent there.
         self._mishaps = rng.sample(self._mishaps, rng.randint(1, len(self._mishaps)))
         self._mishap_rate = rng.choice([0.002, 0.006, 0.02])
@@ -127,7 +141,8 @@ class Simulation:
         if self._machine.engine is not None:
             self._machine.kill()
 
-    # -- operations ------------------------------------------------------------------------------------------------------
+    # -- operations
+    # ------------------------------------------------------------------------------------------------------
 
     def _operation(self) -> None:
         chance = self._rng.random()
@@ -187,7 +202,8 @@ class Simulation:
         self._machine.clock.advance(self._rng.choice([0.001, 0.02, 0.5, 2.0]))
         self._world.now_s = self._machine.clock.monotonic_ns() / 1e9
 
-    # -- mishaps ---------------------------------------------------------------------------------------------------------
+    # -- mishaps
+    # --------------------------------------------------------------------------------------------------------
 
     def _go_wrong(self) -> None:
         weights = [weight for weight, _ in self._mishaps]
@@ -203,7 +219,9 @@ class Simulation:
         self._machine.die_after(steps, cut=cut)
 
     def _fail_soon(self) -> None:
-        kind = self._rng.choice(["sync", "sync", "sync", "write", "write", "rename", "remove", "create", "sync_directory"])
+        kind = self._rng.choice(
+            ["sync", "sync", "sync", "write", "write", "rename", "remove", "create", "sync_directory"]
+        )
         count, cut = self._rng.choice([0, 1, 3, 8]), self._rng.random() < 0.6
         self.trace.append(f"  {kind} number {count} from here fails")
         self._machine.fail_after(kind, count, cut=cut)
@@ -237,18 +255,25 @@ class Simulation:
         self._network.is_up = False
         self._network.break_all()
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end
+    # --------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Nothing goes wrong any more: all clients come to their end."""
         self._machine.heal()
         self._world.is_finishing = True
         for _ in range(_HEALING_MAX):
-            if all(client.is_finished for client in self._clients) and not self._network.busy and self._machine.engine is not None:
+            if (
+                all(client.is_finished for client in self._clients)
+                and not self._network.busy
+                and self._machine.engine is not None
+            ):
                 return
             self._operation()
         waiting = ", ".join(client.name for client in self._clients if not client.is_finished)
-        self.history.note(f"not healed after {_HEALING_MAX} operations without trouble: {waiting or 'the network'}")
+        self.history.note(
+            f"not healed after {_HEALING_MAX} operations without trouble: {waiting or 'the network'}"
+        )
 
     def _drain(self, queue: str) -> None:
         """Takes all that is left of a quiet queue."""
@@ -305,10 +330,26 @@ def _sizes(rng: random.Random) -> Sizes:
     segment_kib, sector_bytes = rng.choice([(16, 512), (16, 512), (32, 512), (64, 512), (64, 4096)])
     return Sizes(
         Settings(
-            default_partitions=3, staged_ttl_us=600_000_000, browse_ttl_us=20_000_000, run_grace_us=5_000_000,
-            anonymous_producers_max=1000, kept_range_ttl_us=1 << 60, kept_boundaries=6, kept_batches=8, kept_ended=50, queries_max=200,
+            default_partitions=3,
+            staged_ttl_us=600_000_000,
+            browse_ttl_us=20_000_000,
+            run_grace_us=5_000_000,
+            anonymous_producers_max=1000,
+            kept_range_ttl_us=1 << 60,
+            kept_boundaries=6,
+            kept_batches=8,
+            kept_ended=50,
+            queries_max=200,
             kept_returned=6,
         ),
-        JournalSettings(segment_bytes=segment_kib << 10, pool_segments=2, sector_bytes=sector_bytes, fill_in_background=False, maps_max=3),
-        SnapshotSettings(bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])),
-    )  # fmt: skip
+        JournalSettings(
+            segment_bytes=segment_kib << 10,
+            pool_segments=2,
+            sector_bytes=sector_bytes,
+            fill_in_background=False,
+            maps_max=3,
+        ),
+        SnapshotSettings(
+            bytes=rng.choice([4, 16, 64]) << 10, interval_us=rng.choice([1_000_000, 60_000_000])
+        ),
+    )

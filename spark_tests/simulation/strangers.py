@@ -14,7 +14,9 @@ _RUNS: Final = 30
 
 
 class Stranger(Client):
-    """Goes on with a run of its own broker, whose number may be one of this broker too: whatever it asks for is refused."""
+    """Goes on with a run of its own broker, whose number may be one of this broker too: whatever it asks for
+    is refused.
+    """
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, f"stranger {number}")

@@ -1,4 +1,6 @@
-"""Clients that write in transactions: staged sets, epochs, commits whose answer is lost, attempts that nobody waits for any more."""
+"""Clients that write in transactions: staged sets, epochs, commits whose answer is lost, attempts that nobody
+waits for any more.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Attempt:
 
 
 class Writer(Sender):
-    """Writes batch after batch, as Spark's sinks do: sets staged by tasks, committed by the driver, again where it started anew.
+    """Writes batch after batch, as Spark's sinks do: sets staged by tasks, committed by the driver, again
+    where it started anew.
 
     Half of them are streaming queries, the others batch writes of an application that numbers its versions.
     """
@@ -76,7 +79,11 @@ class Writer(Sender):
         if self._query:
             # As today's clients do: for a target, at once; or as those before them.
             target = self.queue if self._names_target else None
-            reply = yield from self.ask(produce_pb2.TakeEpochRequest(query_id=self._query if self._names_target else "", target=target))
+            reply = yield from self.ask(
+                produce_pb2.TakeEpochRequest(
+                    query_id=self._query if self._names_target else "", target=target
+                )
+            )
             if isinstance(reply, MqError):
                 yield None
                 return
@@ -109,7 +116,9 @@ class Writer(Sender):
             self.history.attempted(ids, attempt.group)
             attempt.ids += ids.tolist()
         self.world.hidden.update(attempt.ids)
-        attempt.tokens.append(produce_pb2.StagedToken(token=staged.token, rows=sum(len(ids) for ids, _ in messages)))
+        attempt.tokens.append(
+            produce_pb2.StagedToken(token=staged.token, rows=sum(len(ids) for ids, _ in messages))
+        )
         attempt.error = yield from stage(self, self.queue, staged, messages)
 
     def _run_zombie(self, zombie: Asking) -> Asking:
@@ -134,10 +143,17 @@ class Writer(Sender):
         if fate < 0.35:
             yield from self._commit_once(commit, attempt)
             return
-        commit.owner, commit.version, commit.run_id, commit.keep_mismatch = self._owner, self._batch, "run", True
+        commit.owner, commit.version, commit.run_id, commit.keep_mismatch = (
+            self._owner,
+            self._batch,
+            "run",
+            True,
+        )
         commit.query_id = self._query
         for _ in range(self.rng.randint(1, 2)):
-            reply = yield from self.ask(commit, retry=fate < 0.9, answered=lambda reply: self._answered(attempt, reply))
+            reply = yield from self.ask(
+                commit, retry=fate < 0.9, answered=lambda reply: self._answered(attempt, reply)
+            )
             if isinstance(reply, MqError):
                 self.counts[f"commit failed: {type(reply).__name__}"] += 1
                 return  # the batch is written anew

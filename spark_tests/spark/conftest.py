@@ -1,4 +1,6 @@
-"""One Spark session for all tests of this folder, one broker a module, and small tools to write and read with."""
+"""One Spark session for all tests of this folder, one broker a module, and small tools to write and read
+with.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOTS = [str(pathlib.Path(__file__).resolve().parents[2] / root) for root in ("proto", "broker_core", "connector")]
+ROOTS = [
+    str(pathlib.Path(__file__).resolve().parents[2] / root) for root in ("proto", "broker_core", "connector")
+]
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +28,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers must find the packages under test, installed or not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*ROOTS, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys([*ROOTS, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    )
     session = (
         SparkSession.builder.master("local[2]")
         .appName("mq-tests")

@@ -18,7 +18,9 @@ QUERY_TIMEOUT_S = 50
 
 def numbered(first: int, last: int) -> pa.RecordBatch:
     """Returns rows whose values are the numbers [first, last) as text."""
-    return pa.record_batch({"value": pa.array([str(number).encode() for number in range(first, last)], pa.binary())})
+    return pa.record_batch(
+        {"value": pa.array([str(number).encode() for number in range(first, last)], pa.binary())}
+    )
 
 
 def fill(address: str, queue: str, rows: int, *, first: int = 0, batch_rows: int = 1000) -> None:
@@ -48,7 +50,12 @@ def browse(spark: SparkSession, address: str, queue: str, **options: object) -> 
 
 def run(rows: DataFrame, checkpoint: str, each_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
     """Runs a query with AvailableNow and foreachBatch until it ends; raises what it failed with."""
-    return finish(rows.writeStream.foreachBatch(each_batch).option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+    return finish(
+        rows.writeStream.foreachBatch(each_batch)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 def pipe(rows: DataFrame, checkpoint: str, address: str, queue: str, **options: object) -> StreamingQuery:
@@ -56,9 +63,16 @@ def pipe(rows: DataFrame, checkpoint: str, address: str, queue: str, **options: 
     return finish(start_pipe(rows, checkpoint, address, queue, **options))
 
 
-def start_pipe(rows: DataFrame, checkpoint: str, address: str, queue: str, **options: object) -> StreamingQuery:
+def start_pipe(
+    rows: DataFrame, checkpoint: str, address: str, queue: str, **options: object
+) -> StreamingQuery:
     """Starts a query with AvailableNow from `rows` into another queue."""
-    writer = rows.writeStream.format("mq").option("broker", address).option("queue", queue).option("checkpointLocation", checkpoint)
+    writer = (
+        rows.writeStream.format("mq")
+        .option("broker", address)
+        .option("queue", queue)
+        .option("checkpointLocation", checkpoint)
+    )
     for name, value in options.items():
         writer = writer.option(name, str(value))
     return writer.trigger(availableNow=True).start()
@@ -68,7 +82,9 @@ def finish(query: StreamingQuery) -> StreamingQuery:
     """Waits for the end of a query; raises what it failed with."""
     if not query.awaitTermination(QUERY_TIMEOUT_S):
         query.stop()
-        raise AssertionError(f"the query did not end within {QUERY_TIMEOUT_S} s; its last progress: {query.lastProgress}")
+        raise AssertionError(
+            f"the query did not end within {QUERY_TIMEOUT_S} s; its last progress: {query.lastProgress}"
+        )
     return query
 
 

@@ -1,7 +1,9 @@
-"""A checkpoint that lost its last batches (a power cut of the driver, an older copy), judged by what is in the sinks afterwards.
+"""A checkpoint that lost its last batches (a power cut of the driver, an older copy), judged by what is in
+the sinks afterwards.
 
-Either the query goes on as if nothing had happened, with the same rows under the same batch numbers, or it is refused. Sinks that are
-idempotent by batch number skip a batch that they have seen: rows that come under a used number are lost.
+Either the query goes on as if nothing had happened, with the same rows under the same batch numbers, or it is
+refused. Sinks that are idempotent by batch number skip a batch that they have seen: rows that come under a
+used number are lost.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ ROWS, LATER = 100, 30
 class Pipeline:
     """One query from a queue into a sink that skips the batches it has seen."""
 
-    def __init__(self, spark: SparkSession, address: str, name: str, folder: pathlib.Path, **options: object) -> None:
+    def __init__(
+        self, spark: SparkSession, address: str, name: str, folder: pathlib.Path, **options: object
+    ) -> None:
         self.spark, self.address, self.queue, self.options = spark, address, name, options
         self.checkpoint = folder / name / "checkpoint"
         self.output = str(folder / name / "output")
@@ -47,8 +51,15 @@ class Pipeline:
         self.sent += rows
 
     def start(self) -> StreamingQuery:
-        rows = stream(self.spark, self.address, self.queue, maxOffsetsPerTrigger=ROWS, **self.options).select("value")
-        return self.into(rows).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        rows = stream(self.spark, self.address, self.queue, maxOffsetsPerTrigger=ROWS, **self.options).select(
+            "value"
+        )
+        return (
+            self.into(rows)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
 
     def into(self, rows: DataFrame) -> DataStreamWriter:
         raise NotImplementedError
@@ -67,7 +78,11 @@ class IntoFiles(Pipeline):
     """Spark's own file sink."""
 
     def into(self, rows: DataFrame) -> DataStreamWriter:
-        return rows.selectExpr("cast(value as string) as value").writeStream.format("parquet").option("path", self.output)
+        return (
+            rows.selectExpr("cast(value as string) as value")
+            .writeStream.format("parquet")
+            .option("path", self.output)
+        )
 
     def found(self) -> list[int]:
         return values(self.spark.read.parquet(self.output).collect())
@@ -103,10 +118,15 @@ class IntoQueue(Pipeline):
 
 
 @pytest.fixture
-def pipelines(spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path) -> Callable[..., list[Pipeline]]:
+def pipelines(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> Callable[..., list[Pipeline]]:
     def make(**options: object) -> list[Pipeline]:
         kinds: tuple[type[Pipeline], ...] = (IntoFiles, IntoTable, IntoQueue)
-        return [kind(spark, module_broker.address, f"{queue}-{kind.__name__}", tmp_path, **options) for kind in kinds]
+        return [
+            kind(spark, module_broker.address, f"{queue}-{kind.__name__}", tmp_path, **options)
+            for kind in kinds
+        ]
 
     return make
 
@@ -141,18 +161,30 @@ def judge(pipeline: Pipeline, before: list[int]) -> None:
     if pipeline.refusal:
         assert re.search(REFUSED, pipeline.refusal)
         assert found == before, "a refusal leaves the sink as it was"
-        assert pipeline.waiting() >= pipeline.sent - len(before), "and what the sink lacks is still in the queue"
+        assert pipeline.waiting() >= pipeline.sent - len(before), (
+            "and what the sink lacks is still in the queue"
+        )
     else:
         assert found == list(range(pipeline.sent))
 
 
 @pytest.mark.parametrize(
     ("batches", "lost", "acknowledged", "options"),
-    [(2, 1, False, {}), (2, 1, True, {}), (3, 2, True, {}), (3, 2, True, {"failOnDataLoss": False}), (1, 1, True, {})],
+    [
+        (2, 1, False, {}),
+        (2, 1, True, {}),
+        (3, 2, True, {}),
+        (3, 2, True, {"failOnDataLoss": False}),
+        (1, 1, True, {}),
+    ],
     ids=["last in hand", "last", "last two", "last two, going on", "first"],
 )
 def test_lost_batches(
-    pipelines: Callable[..., list[Pipeline]], batches: int, lost: int, acknowledged: bool, options: dict[str, object]
+    pipelines: Callable[..., list[Pipeline]],
+    batches: int,
+    lost: int,
+    acknowledged: bool,
+    options: dict[str, object],
 ) -> None:
     made = pipelines(**options)
     for pipeline in made:
@@ -167,7 +199,8 @@ def test_lost_batches(
         lose(pipeline.checkpoint, range(batches - lost, batches))
         pipeline.send(LATER)
     run_all(made)
-    # Spark's file sink passes over a batch that it knows without a task, so that nobody asks: its rows wait, and the next batch is refused.
+    # Spark's file sink passes over a batch that it knows without a task, so that nobody asks: its rows wait,
+    # and the next batch is refused.
     silent = [pipeline for pipeline in made if not pipeline.refusal and sorted(pipeline.found()) == before]
     assert all(isinstance(pipeline, IntoFiles) for pipeline in silent)
     for pipeline in silent:
@@ -177,7 +210,9 @@ def test_lost_batches(
     for pipeline in made:
         judge(pipeline, before)
     if batches == 2:
-        assert [pipeline.refusal for pipeline in made] == [""] * len(made), "one batch is kept, whoever lost its number"
+        assert [pipeline.refusal for pipeline in made] == [""] * len(made), (
+            "one batch is kept, whoever lost its number"
+        )
 
 
 def test_a_queue_that_was_idle_in_the_lost_batch(
@@ -192,7 +227,11 @@ def test_a_queue_that_was_idle_in_the_lost_batch(
         table.setdefault(batch, numbers)
 
     def run() -> str:
-        both = stream(spark, address, f"{queue}-a").select("value").union(stream(spark, address, f"{queue}-b").select("value"))
+        both = (
+            stream(spark, address, f"{queue}-a")
+            .select("value")
+            .union(stream(spark, address, f"{queue}-b").select("value"))
+        )
         writer = both.writeStream.foreachBatch(insert).option("checkpointLocation", str(checkpoint))
         return refusal_of(writer.trigger(availableNow=True).start())
 

@@ -24,7 +24,8 @@ offsets = st.builds(
 
 GOLDEN = (
     '{"cluster": "00010203-0405-0607-0809-0a0b0c0d0e0f", "destination": "orders.eu", '
-    '"destination_id": "10111213-1415-1617-1819-1a1b1c1d1e1f", "incarnation": "a1b2", "next": {"0": 123, "10": 7, "2": 5}, '
+    '"destination_id": "10111213-1415-1617-1819-1a1b1c1d1e1f", "incarnation": "a1b2", "next": {"0": 123, '
+    '"10": 7, "2": 5}, '
     '"subscription": "billing", "v": 1}'
 )
 
@@ -44,13 +45,22 @@ def test_equal_offsets_are_equal_text(value: Offsets, rng: object) -> None:
     items = list(value.positions.items())
     rng.shuffle(items)  # type: ignore[attr-defined]
     with_zeros = dict(items) | {2**32 + 1: 0}
-    shuffled = Offsets(value.destination, value.consumer, value.cluster_id, value.destination_id, value.incarnation, with_zeros)
+    shuffled = Offsets(
+        value.destination,
+        value.consumer,
+        value.cluster_id,
+        value.destination_id,
+        value.incarnation,
+        with_zeros,
+    )
     assert json.dumps(shuffled.to_json()) == json.dumps(value.to_json())
 
 
 def test_version_1_is_readable_for_ever() -> None:
     read = Offsets.from_json(json.loads(GOLDEN))
-    assert read == Offsets("orders.eu", "billing", bytes(range(16)), bytes(range(16, 32)), b"\xa1\xb2", {0: 123, 2: 5, 10: 7})
+    assert read == Offsets(
+        "orders.eu", "billing", bytes(range(16)), bytes(range(16, 32)), b"\xa1\xb2", {0: 123, 2: 5, 10: 7}
+    )
     assert json.dumps(read.to_json()) == GOLDEN
 
 
@@ -84,7 +94,9 @@ def test_what_is_not_offsets_is_refused(change: dict[str, object], error: type[E
         Offsets.from_json(json.loads(GOLDEN) | change)
 
 
-@pytest.mark.parametrize("key", ["cluster", "destination", "destination_id", "incarnation", "next", "subscription"])
+@pytest.mark.parametrize(
+    "key", ["cluster", "destination", "destination_id", "incarnation", "next", "subscription"]
+)
 def test_missing_entries_are_named(key: str) -> None:
     value = json.loads(GOLDEN)
     del value[key]

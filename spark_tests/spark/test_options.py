@@ -22,9 +22,19 @@ def test_defaults() -> None:
 
 def test_names_in_any_case_and_values_with_units() -> None:
     options = SourceOptions.parse(
-        {"QUEUE": "a.b", "maxoffsetspertrigger": "5", "maxBytesPerTrigger": "2m", "MAXTRIGGERDELAY": "30s", "includeheaders": "TRUE"}
+        {
+            "QUEUE": "a.b",
+            "maxoffsetspertrigger": "5",
+            "maxBytesPerTrigger": "2m",
+            "MAXTRIGGERDELAY": "30s",
+            "includeheaders": "TRUE",
+        }
     )
-    assert (options.queue, options.max_offsets_per_trigger, options.max_bytes_per_trigger) == ("a.b", 5, 2 << 20)
+    assert (options.queue, options.max_offsets_per_trigger, options.max_bytes_per_trigger) == (
+        "a.b",
+        5,
+        2 << 20,
+    )
     assert (options.max_trigger_delay, options.include_headers) == (30_000, True)
 
 
@@ -42,7 +52,11 @@ def test_what_spark_adds_to_a_sink_is_not_unknown() -> None:
         (SinkOptions, QUEUE | {"lingerm": "5"}, r"did you mean lingerMs\?"),
         (SourceOptions, QUEUE | {"path": "orders"}, "takes no path"),
         (SourceOptions, QUEUE | {"kafka.bootstrap.servers": "x"}, "is for Kafka"),
-        (SourceOptions, QUEUE | {"startingoffsets": "latest"}, "startingOffsets is 'latest'.*everything that is ready"),
+        (
+            SourceOptions,
+            QUEUE | {"startingoffsets": "latest"},
+            "startingOffsets is 'latest'.*everything that is ready",
+        ),
         (SourceOptions, QUEUE | {"maxoffsetspertrigger": "-1"}, "maxOffsetsPerTrigger is '-1'"),
         (SourceOptions, QUEUE | {"maxoffsetspertrigger": "1e6"}, "whole number"),
         (SourceOptions, QUEUE | {"maxbytespertrigger": "5 apples"}, "number of bytes"),
@@ -50,7 +64,11 @@ def test_what_spark_adds_to_a_sink_is_not_unknown() -> None:
         (SourceOptions, QUEUE | {"includeheaders": "yes"}, "'true' or 'false'"),
         (SourceOptions, QUEUE | {"prefetchrows": "0"}, "prefetchRows is 0"),
         (SourceOptions, QUEUE | {"idlewaitms": "60000"}, "hold up the other sources"),
-        (SourceOptions, QUEUE | {"minoffsetspertrigger": "10", "maxoffsetspertrigger": "5"}, "above maxOffsetsPerTrigger"),
+        (
+            SourceOptions,
+            QUEUE | {"minoffsetspertrigger": "10", "maxoffsetspertrigger": "5"},
+            "above maxOffsetsPerTrigger",
+        ),
         (SinkOptions, {}, "queue is missing"),
         (SinkOptions, QUEUE | {"batchmismatch": "ignore"}, "'fail' or 'keep'"),
         (SinkOptions, QUEUE | {"txnappid": "a"}, "txnAppId is given without txnVersion"),

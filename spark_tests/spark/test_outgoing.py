@@ -22,29 +22,44 @@ def test_null_priority_is_the_default() -> None:
 
 def test_columns_without_a_value_are_left_out() -> None:
     nothing = pa.nulls(2, pa.string())
-    records = envelope_columns(batch(value=pa.array(["a", "b"]), key=nothing, message_id=nothing, offset=pa.array([1, 2])))
+    records = envelope_columns(
+        batch(value=pa.array(["a", "b"]), key=nothing, message_id=nothing, offset=pa.array([1, 2]))
+    )
     assert records.schema.names == ["value"]
 
 
 def test_expiry_is_refused_where_it_is_asked_for() -> None:
     kind = envelope.TIMESTAMP_TYPE
-    assert envelope_columns(batch(value=pa.array([b"a"]), expires_at=pa.nulls(1, kind))).schema.names == ["value"]
+    assert envelope_columns(batch(value=pa.array([b"a"]), expires_at=pa.nulls(1, kind))).schema.names == [
+        "value"
+    ]
     with pytest.raises(Unsupported, match="expires_at has values"):
         envelope_columns(batch(value=pa.array([b"a"]), expires_at=pa.array([5], kind)))
 
 
 def test_rows_are_routed_in_order() -> None:
     options = SinkOptions.parse({"routebycolumns": "true"})
-    rows = batch(value=pa.array(["1", "2", "3", "4"]), queue=pa.array(["b", "a", "b", "a"]), partition=pa.array([0, 1, 2, 3], pa.int32()))
+    rows = batch(
+        value=pa.array(["1", "2", "3", "4"]),
+        queue=pa.array(["b", "a", "b", "a"]),
+        partition=pa.array([0, 1, 2, 3], pa.int32()),
+    )
     found = {queue: records.to_pydict() for queue, records in routed(rows, options)}
-    assert found == {"b": {"value": ["1", "3"], "partition": [0, 2]}, "a": {"value": ["2", "4"], "partition": [1, 3]}}
+    assert found == {
+        "b": {"value": ["1", "3"], "partition": [0, 2]},
+        "a": {"value": ["2", "4"], "partition": [1, 3]},
+    }
 
 
 def test_option_queue_beats_column_queue() -> None:
     rows = batch(value=pa.array(["1"]), queue=pa.array(["b"]), partition=pa.array([3], pa.int32()))
-    assert [(queue, records.schema.names) for queue, records in routed(rows, SinkOptions.parse({"queue": "a"}))] == [("a", ["value"])]
+    assert [
+        (queue, records.schema.names) for queue, records in routed(rows, SinkOptions.parse({"queue": "a"}))
+    ] == [("a", ["value"])]
     both = SinkOptions.parse({"queue": "a", "routebycolumns": "true"})
-    assert [(queue, records.schema.names) for queue, records in routed(rows, both)] == [("a", ["value", "partition"])]
+    assert [(queue, records.schema.names) for queue, records in routed(rows, both)] == [
+        ("a", ["value", "partition"])
+    ]
 
 
 def test_a_row_without_a_queue_is_refused() -> None:
@@ -55,7 +70,9 @@ def test_a_row_without_a_queue_is_refused() -> None:
 
 def test_small_batches_are_joined_and_empty_ones_dropped() -> None:
     small = batch(value=pa.array([b"x"] * 10_000))
-    sizes = [joined.num_rows for joined in gathered(iter([small.slice(0, 0), *[small] * 9]), 1000, lambda: 0.0)]
+    sizes = [
+        joined.num_rows for joined in gathered(iter([small.slice(0, 0), *[small] * 9]), 1000, lambda: 0.0)
+    ]
     assert sum(sizes) == 90_000
     assert sizes[0] >= GATHER_ROWS
     assert len(sizes) == 2

@@ -17,7 +17,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from mq_broker import LocalBroker
-from mq_wire.errors import BrokerUnavailable, DataLost, InvalidOption, RunFenced, UnknownDestination, WrongBroker
+from mq_wire.errors import (
+    BrokerUnavailable,
+    DataLost,
+    InvalidOption,
+    RunFenced,
+    UnknownDestination,
+    WrongBroker,
+)
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection
 from pyspark_mq import reader as reader_module
@@ -67,10 +74,14 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 
 def read(reader: MqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
-    return [row for task in reader.partitions(start, end) for batch in reader.read(task) for row in rows_of(batch)]
+    return [
+        row for task in reader.partitions(start, end) for batch in reader.read(task) for row in rows_of(batch)
+    ]
 
 
-def test_idle_returns_the_very_start(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_idle_returns_the_very_start(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     reader = source(readers, module_broker.address, queue, idleWaitMs=0)
     start = reader.initialOffset()
     assert plan(reader, start) is start
@@ -82,8 +93,12 @@ def test_idle_returns_the_very_start(readers: list[MqStreamReader], module_broke
     assert reader.reportLatestOffset() is not None
 
 
-def test_a_first_batch_without_rows_says_who_reads(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
-    """Spark runs batch 0 also where nothing is ready; its task has no rows, and joins the query where Spark tells which one it is."""
+def test_a_first_batch_without_rows_says_who_reads(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
+    """Spark runs batch 0 also where nothing is ready; its task has no rows, and joins the query where Spark
+    tells which one it is.
+    """
     reader = source(readers, module_broker.address, queue, idleWaitMs=0)
     start = plan(reader)
     (task,) = reader.partitions(start, start)
@@ -98,7 +113,9 @@ def test_a_first_batch_without_rows_says_who_reads(readers: list[MqStreamReader]
     assert list(reader.partitions(end, end)) == [], "only the first batch"
 
 
-def test_a_range_reads_equal_rows_again_and_concurrently(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_a_range_reads_equal_rows_again_and_concurrently(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 30_000)
     reader = source(readers, module_broker.address, queue, maxRecordsPerPartition=4000, prefetchRows=700)
     start = reader.initialOffset()
@@ -115,7 +132,9 @@ def test_a_range_reads_equal_rows_again_and_concurrently(readers: list[MqStreamR
     assert {row[3] for row in first} == {1}
 
 
-def test_a_fetch_goes_on_where_it_broke(readers: list[MqStreamReader], broker: LocalBroker, queue: str) -> None:
+def test_a_fetch_goes_on_where_it_broke(
+    readers: list[MqStreamReader], broker: LocalBroker, queue: str
+) -> None:
     """The broker dies between two batches of one read; not a row is missing or twice."""
     fill(broker.address, queue, 100_000)
     # Little credit, so that the broker still has most of the range when it dies.
@@ -135,7 +154,9 @@ def test_a_fetch_goes_on_where_it_broke(readers: list[MqStreamReader], broker: L
     assert again == end
 
 
-def test_batches_are_neither_tiny_nor_huge(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_batches_are_neither_tiny_nor_huge(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 80_000, batch_rows=500)
     reader = source(readers, module_broker.address, queue)
     start = reader.initialOffset()
@@ -145,7 +166,9 @@ def test_batches_are_neither_tiny_nor_huge(readers: list[MqStreamReader], module
         assert 0 < last <= 65_536
 
 
-def test_a_second_start_fences_the_first(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_a_second_start_fences_the_first(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     """A copied checkpoint, or an old process that lives on after a restart."""
     fill(module_broker.address, queue, 10)
     old = source(readers, module_broker.address, queue, idleWaitMs=0)
@@ -158,23 +181,31 @@ def test_a_second_start_fences_the_first(readers: list[MqStreamReader], module_b
     assert plan(new, end) == end
 
 
-def test_what_nobody_read_is_cut_anew(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_what_nobody_read_is_cut_anew(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 100)
     reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=30)
     unread = plan(reader)
     later = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
     assert len(read(reader, reader.initialOffset(), later)) == 100
-    assert read(reader, reader.initialOffset(), unread) == [], "its numbers went back to the lanes and read as nothing"
+    assert read(reader, reader.initialOffset(), unread) == [], (
+        "its numbers went back to the lanes and read as nothing"
+    )
 
 
-def test_trigger_once_takes_everything(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_trigger_once_takes_everything(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 100)
     reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=30)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert len(read(reader, reader.initialOffset(), end)) == 100
 
 
-def test_a_batch_is_bounded_in_bytes(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_a_batch_is_bounded_in_bytes(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 10_000)
     reader = source(readers, module_broker.address, queue, maxBytesPerTrigger=20_000)
     start = reader.initialOffset()
@@ -182,7 +213,9 @@ def test_a_batch_is_bounded_in_bytes(readers: list[MqStreamReader], module_broke
     assert 0 < len(rows) < 5000
 
 
-def test_data_loss_fails_or_reads_as_nothing(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_data_loss_fails_or_reads_as_nothing(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 40)
     reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=10)
     boundaries = [reader.initialOffset()]
@@ -198,14 +231,17 @@ def test_data_loss_fails_or_reads_as_nothing(readers: list[MqStreamReader], modu
     assert [batch for task in tasks for batch in lenient.read(task)] == []
 
 
-def test_after_a_loss_the_query_goes_on_with_what_is_kept(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_after_a_loss_the_query_goes_on_with_what_is_kept(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 50)
     reader = source(readers, module_broker.address, queue, maxOffsetsPerTrigger=10)
     boundaries = [reader.initialOffset()]
     for _ in range(5):
         boundaries.append(plan(reader, boundaries[-1]))
         read(reader, boundaries[-2], boundaries[-1])
-    # Batches 0 to 3 are acknowledged, the last of them is kept, batch 4 is in hand. Each keeps its boundary, so no number moves.
+    # Batches 0 to 3 are acknowledged, the last of them is kept, batch 4 is in hand. Each keeps its boundary,
+    # so no number moves.
     assert plan(reader, boundaries[1]) == boundaries[2]
     with pytest.raises(DataLost):
         reader.partitions(boundaries[1], boundaries[2])
@@ -220,7 +256,9 @@ def test_after_a_loss_the_query_goes_on_with_what_is_kept(readers: list[MqStream
     assert found == [0, 0, 10, 10]
 
 
-def test_a_loopback_broker_is_refused_on_another_host(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_a_loopback_broker_is_refused_on_another_host(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     fill(module_broker.address, queue, 10)
     reader = source(readers, module_broker.address, queue)
     start = reader.initialOffset()
@@ -230,7 +268,9 @@ def test_a_loopback_broker_is_refused_on_another_host(readers: list[MqStreamRead
         reader.read(dataclasses.replace(task, planned_on="driver.example"))
 
 
-def test_a_broker_that_is_not_there(readers: list[MqStreamReader], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_is_not_there(
+    readers: list[MqStreamReader], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.3)
     reader = source(readers, "mq://127.0.0.1:9", queue)
     with pytest.raises(BrokerUnavailable, match="mq broker"):
@@ -264,7 +304,9 @@ while True:
 
 @pytest.mark.timeout(50)
 def test_a_query_says_that_its_broker_is_away_while_it_waits(broker: LocalBroker, queue: str) -> None:
-    """On stderr, long before it fails: Python writes warnings of the logger there where nobody has set up logging."""
+    """On stderr, long before it fails: Python writes warnings of the logger there where nobody has set up
+    logging.
+    """
     command = [sys.executable, "-c", _POLLING, broker.address, queue]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as polling:
         assert polling.stdout is not None
@@ -293,18 +335,24 @@ def test_a_broker_that_stays_away_fails_the_task(
         list(reader.read(task))
 
 
-def test_what_ends_by_itself_creates_no_queue(readers: list[MqStreamReader], module_broker: LocalBroker, queue: str) -> None:
+def test_what_ends_by_itself_creates_no_queue(
+    readers: list[MqStreamReader], module_broker: LocalBroker, queue: str
+) -> None:
     """A misspelt name would read as an empty queue."""
     connection = Connection.shared(module_broker.address)
     reader = source(readers, module_broker.address, queue)
     with pytest.raises(UnknownDestination, match=queue):
         reader.prepareForTriggerAvailableNow()
     with pytest.raises(UnknownDestination, match=queue):
-        MqBatchReader(BrowseOptions.parse({"broker": module_broker.address, "queue": queue}), SCHEMA).partitions()
+        MqBatchReader(
+            BrowseOptions.parse({"broker": module_broker.address, "queue": queue}), SCHEMA
+        ).partitions()
     listed = connection.call("ListDestinations", admin_pb2.ListDestinationsRequest())
     assert queue not in {each.name for each in listed.destinations}
     plan(source(readers, module_broker.address, queue, idleWaitMs=0))
-    assert connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue)).name == queue
+    assert (
+        connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue)).name == queue
+    )
 
 
 def test_a_reader_without_rows_begins_anew_at_another_broker(

@@ -25,15 +25,29 @@ def struct(**columns: DataType) -> StructType:
 
 def test_headers_only_when_asked_for() -> None:
     assert "headers" not in source_ddl(False)
-    assert "timestamp timestamp, headers array<struct<key: string, value: binary>>, priority int" in source_ddl(True)
+    assert (
+        "timestamp timestamp, headers array<struct<key: string, value: binary>>, priority int"
+        in source_ddl(True)
+    )
     assert source_ddl(True).startswith("key binary, value binary, queue string, partition int, offset long")
 
 
 def test_the_default_schema_is_that_of_existing_checkpoints() -> None:
     assert [column.split()[0] for column in source_ddl(False).split(", ")] == [
-        "key", "value", "queue", "partition", "offset", "timestamp", "priority", "delivery_count", "message_id", "producer", "sequence",
-        "expires_at", "delivery",
-    ]  # fmt: skip
+        "key",
+        "value",
+        "queue",
+        "partition",
+        "offset",
+        "timestamp",
+        "priority",
+        "delivery_count",
+        "message_id",
+        "producer",
+        "sequence",
+        "expires_at",
+        "delivery",
+    ]
 
 
 def test_whatever_the_sink_sends_the_source_can_select() -> None:
@@ -52,7 +66,10 @@ def test_any_subset_in_any_order() -> None:
         (struct(value=StringType()), "column value is string, and must be binary"),
         (struct(vale=BinaryType()), r"vale does not exist \(did you mean value\?\)"),
         (struct(offset=IntegerType()), "column offset is int, and must be long"),
-        (StructType([StructField("value", BinaryType()), StructField("value", BinaryType())]), "value is there twice"),
+        (
+            StructType([StructField("value", BinaryType()), StructField("value", BinaryType())]),
+            "value is there twice",
+        ),
         (StructType([]), "no columns"),
         (StructType([StructField("key", BinaryType(), nullable=False)]), "key is NOT NULL"),
     ],
@@ -68,7 +85,13 @@ def test_all_mistakes_in_one_error() -> None:
 
 
 def test_rows_of_our_source_can_be_written_as_they_are() -> None:
-    types = {"binary": BinaryType(), "string": StringType(), "int": IntegerType(), "long": LongType(), "timestamp": TimestampType()}
+    types = {
+        "binary": BinaryType(),
+        "string": StringType(),
+        "int": IntegerType(),
+        "long": LongType(),
+        "timestamp": TimestampType(),
+    }
     schema = struct(**{name: types[ddl] for name, ddl in SOURCE_COLUMNS.items() if ddl in types})
     check_sink_schema(schema, "orders", route_by_columns=False)
     check_sink_schema(schema, "", route_by_columns=True)
@@ -103,4 +126,6 @@ def test_routing_columns_count_only_with_the_option() -> None:
 @pytest.mark.parametrize("name", ["expires_at", "deliver_at", "group_id", "persistent"])
 def test_columns_of_later_versions_are_refused_by_name(name: str) -> None:
     with pytest.raises(Unsupported, match=f"column {name}"):
-        check_sink_schema(struct(**{"value": BinaryType(), name: BooleanType()}), "orders", route_by_columns=False)
+        check_sink_schema(
+            struct(**{"value": BinaryType(), name: BooleanType()}), "orders", route_by_columns=False
+        )

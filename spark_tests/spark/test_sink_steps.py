@@ -1,4 +1,6 @@
-"""The sinks without Spark around them: the calls that Spark makes, against a real broker, and what happens between them."""
+"""The sinks without Spark around them: the calls that Spark makes, against a real broker, and what happens
+between them.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,27 @@ SCHEMA = StructType([StructField("value", BinaryType())])
 
 
 def options_of(address: str, queue: str, **options: object) -> SinkOptions:
-    return SinkOptions.parse({"broker": address, "queue": queue} | {name: str(value) for name, value in options.items()})
+    return SinkOptions.parse(
+        {"broker": address, "queue": queue} | {name: str(value) for name, value in options.items()}
+    )
 
 
 def waiting_in(address: str, queue: str) -> list[int]:
     """Takes everything out of a queue."""
     with Consumer(address, queue=queue) as consumer:
-        return [int(value) for batch in consumer.batches(timeout=0.5) for value in batch.column("value").to_pylist()]
+        return [
+            int(value)
+            for batch in consumer.batches(timeout=0.5)
+            for value in batch.column("value").to_pylist()
+        ]
 
 
-def test_a_write_whose_rows_are_visible_has_succeeded(broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker goes between the commit and the forgetting of its marker: an error now would make the user write everything again."""
+def test_a_write_whose_rows_are_visible_has_succeeded(
+    broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker goes between the commit and the forgetting of its marker: an error now would make the user
+    write everything again.
+    """
     writer = MqBatchWriter(options_of(broker.address, queue), SCHEMA)
     staged = writer.write(iter([numbered(0, 100)]))
     forget = sink_module.forget_marker
@@ -55,7 +67,9 @@ def test_a_write_whose_rows_are_visible_has_succeeded(broker: LocalBroker, queue
     assert sorted(waiting_in(broker.address, queue)) == list(range(100))
 
 
-def test_a_write_with_an_unknown_outcome_says_so(broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_with_an_unknown_outcome_says_so(
+    broker: LocalBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = MqBatchWriter(options_of(broker.address, queue), SCHEMA)
     staged = writer.write(iter([numbered(0, 100)]))
     broker.kill()
@@ -65,7 +79,9 @@ def test_a_write_with_an_unknown_outcome_says_so(broker: LocalBroker, queue: str
 
 
 @pytest.mark.parametrize("target", ["here", ""])
-def test_a_staged_set_names_what_its_commit_will_name(module_broker: LocalBroker, queue: str, target: str) -> None:
+def test_a_staged_set_names_what_its_commit_will_name(
+    module_broker: LocalBroker, queue: str, target: str
+) -> None:
     """Writers of other targets of the same query leave it alone."""
     rows = numbered(0, 10)
     if target:
@@ -75,15 +91,21 @@ def test_a_staged_set_names_what_its_commit_will_name(module_broker: LocalBroker
         rows = rows.append_column("queue", pa.array([queue] * 10))
     query = f"query-of-{queue}"
     staged = stage(iter([rows]), options, socket.gethostname(), query_id=query, batch_id=3, run_id="run")
-    listed = Connection.shared(module_broker.address).call("ListStaged", produce_pb2.ListStagedRequest(query_id=query))
+    listed = Connection.shared(module_broker.address).call(
+        "ListStaged", produce_pb2.ListStagedRequest(query_id=query)
+    )
     (found,) = listed.sets
     assert (found.token, found.batch_id, list(found.destinations)) == (staged.token, 3, [queue])
     assert found.HasField("target")
     assert found.target == (queue if target else "")
 
 
-def test_an_absent_broker_fails_a_write_as_fast_as_a_read(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any task waits: when Spark asks for a batch's writer, and when it pickles a stream's for its tasks."""
+def test_an_absent_broker_fails_a_write_as_fast_as_a_read(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any task waits: when Spark asks for a batch's writer, and when it pickles a stream's for its
+    tasks.
+    """
     monkeypatch.setattr(run_module, "FIRST_CONTACT_S", 0.3)
     with pytest.raises(BrokerUnavailable, match="mq broker"):
         MqDataSource({"broker": "mq://127.0.0.1:9", "queue": queue}).writer(SCHEMA, overwrite=False)

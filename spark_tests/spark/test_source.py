@@ -38,7 +38,9 @@ class Collector:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
 
-def test_all_columns_come_as_they_were_sent(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_all_columns_come_as_they_were_sent(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     from pyspark_mq import Producer
 
     headers = [[("a", b"1"), ("a", b"2")], None, []]
@@ -48,7 +50,10 @@ def test_all_columns_come_as_they_were_sent(spark: SparkSession, module_broker: 
                 "key": pa.array([b"k1", None, b"k3"]),
                 "value": pa.array([b"v1", b"", b"\x00\xff"]),
                 "headers": pa.array(
-                    [None if row is None else [{"key": key, "value": value} for key, value in row] for row in headers],
+                    [
+                        None if row is None else [{"key": key, "value": value} for key, value in row]
+                        for row in headers
+                    ],
                     pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
                 ),
                 "priority": pa.array([9, 0, 4], pa.int8()),
@@ -65,7 +70,9 @@ def test_all_columns_come_as_they_were_sent(spark: SparkSession, module_broker: 
         assert row["priority"] == sent.column("priority")[at].as_py()
         assert row["message_id"] == sent.column("message_id")[at].as_py()
         expected = headers[at]
-        assert (row["headers"] and [(h["key"], bytes(h["value"])) for h in row["headers"]]) == (expected and list(expected))
+        assert (row["headers"] and [(h["key"], bytes(h["value"])) for h in row["headers"]]) == (
+            expected and list(expected)
+        )
         assert (row["queue"], row["delivery_count"], row["expires_at"]) == (queue, 1, None)
         assert row["offset"] >= 0
         assert row["sequence"] >= 0
@@ -74,7 +81,9 @@ def test_all_columns_come_as_they_were_sent(spark: SparkSession, module_broker: 
     assert len({bytes(row["delivery"]) for row in collector.rows}) == 3
 
 
-def test_a_user_schema_picks_columns(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_a_user_schema_picks_columns(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 10)
     reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue)
     collector = Collector()
@@ -83,7 +92,9 @@ def test_a_user_schema_picks_columns(spark: SparkSession, module_broker: LocalBr
     assert sorted(values(collector.rows)) == list(range(10))
 
 
-def test_available_now_ends_under_a_running_producer(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_available_now_ends_under_a_running_producer(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     from pyspark_mq import Producer
 
     fill(module_broker.address, queue, 1000)
@@ -113,7 +124,9 @@ def test_available_now_ends_under_a_running_producer(spark: SparkSession, module
     assert sorted(first + values(again.rows)) == list(range(1000 + len(late)))
 
 
-def test_a_failed_batch_comes_again_and_is_counted(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_a_failed_batch_comes_again_and_is_counted(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 300)
     failing = Collector(fail_at=1)
     with pytest.raises(Exception, match="batch 1 fails as the test wants"):
@@ -146,7 +159,9 @@ def test_several_actions_read_the_same_rows_and_charge_nobody(
     assert {bytes(row["delivery"]) for row in seen[0]} == {bytes(row["delivery"]) for row in seen[1]}
 
 
-def test_tasks_are_split_and_read_everything_once(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_tasks_are_split_and_read_everything_once(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 1000)
     tasks = []
 
@@ -154,27 +169,45 @@ def test_tasks_are_split_and_read_everything_once(spark: SparkSession, module_br
         tasks.append(rows.rdd.getNumPartitions())
         assert sorted(values(rows.collect())) == list(range(1000))
 
-    run(stream(spark, module_broker.address, queue, maxRecordsPerPartition=150, minPartitions=3, prefetchRows=10), checkpoint, count_tasks)
+    run(
+        stream(
+            spark, module_broker.address, queue, maxRecordsPerPartition=150, minPartitions=3, prefetchRows=10
+        ),
+        checkpoint,
+        count_tasks,
+    )
     assert len(tasks) == 1
     assert tasks[0] >= 7
 
 
-def test_a_small_batch_is_one_task(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_a_small_batch_is_one_task(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 40, batch_rows=10)
     tasks = []
-    run(stream(spark, module_broker.address, queue), checkpoint, lambda rows, batch: tasks.append(rows.rdd.getNumPartitions()))
+    run(
+        stream(spark, module_broker.address, queue),
+        checkpoint,
+        lambda rows, batch: tasks.append(rows.rdd.getNumPartitions()),
+    )
     assert tasks == [1]
 
 
-def test_lag_shows_in_progress(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_lag_shows_in_progress(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 250)
-    query = run(stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=100), checkpoint, Collector())
+    query = run(
+        stream(spark, module_broker.address, queue, maxOffsetsPerTrigger=100), checkpoint, Collector()
+    )
     source = query.recentProgress[0]["sources"][0]
     assert '"lag_rows"' in str(source["latestOffset"])
     assert source["numInputRows"] == 100
 
 
-def test_a_continuous_query_waits_for_enough_rows(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_a_continuous_query_waits_for_enough_rows(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 10)
     collector = Collector()
     rows = stream(spark, module_broker.address, queue, minOffsetsPerTrigger=100, maxTriggerDelay="10m")
@@ -207,7 +240,9 @@ def test_a_new_checkpoint_takes_over_a_named_consumer(
         run(stream(spark, module_broker.address, queue, consumer="billing"), old, Collector())
 
 
-def test_a_restored_checkpoint_is_refused(spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path) -> None:
+def test_a_restored_checkpoint_is_refused(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> None:
     """A copy made before the last batches: their rows are acknowledged and no longer kept."""
     checkpoint, copy = str(tmp_path / "checkpoint"), str(tmp_path / "copy")
     fill(module_broker.address, queue, 50)
@@ -221,13 +256,17 @@ def test_a_restored_checkpoint_is_refused(spark: SparkSession, module_broker: Lo
         run(stream(spark, module_broker.address, queue), copy, Collector())
 
 
-def test_a_recreated_queue_is_another_queue(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_a_recreated_queue_is_another_queue(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     from mq_wire.v1 import admin_pb2
     from pyspark_mq import Connection
 
     fill(module_broker.address, queue, 10)
     run(stream(spark, module_broker.address, queue), checkpoint, Collector())
-    Connection.shared(module_broker.address).call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=queue))
+    Connection.shared(module_broker.address).call(
+        "DeleteDestination", admin_pb2.DeleteDestinationRequest(name=queue)
+    )
     fill(module_broker.address, queue, 10)
     with pytest.raises(Exception, match="DestinationRecreated"):
         run(stream(spark, module_broker.address, queue), checkpoint, Collector())
@@ -239,11 +278,15 @@ def test_another_queue_under_the_same_checkpoint_is_refused(
     fill(module_broker.address, queue, 10)
     run(stream(spark, module_broker.address, queue), checkpoint, Collector())
     fill(module_broker.address, f"{queue}-2", 10)
-    with pytest.raises(Exception, match=f"option queue is '{queue}-2', but the checkpoint was made with '{queue}'"):
+    with pytest.raises(
+        Exception, match=f"option queue is '{queue}-2', but the checkpoint was made with '{queue}'"
+    ):
         run(stream(spark, module_broker.address, f"{queue}-2"), checkpoint, Collector())
 
 
-def test_two_queries_share_a_queue(spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path) -> None:
+def test_two_queries_share_a_queue(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, tmp_path: pathlib.Path
+) -> None:
     fill(module_broker.address, queue, 1000)
     collectors = [Collector(), Collector()]
     queries = [
@@ -289,7 +332,9 @@ def test_a_stopped_query_gives_back_what_it_never_read(
     assert sorted(everything) == list(range(100))
 
 
-def test_browsing_shows_what_is_left(spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str) -> None:
+def test_browsing_shows_what_is_left(
+    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str
+) -> None:
     fill(module_broker.address, queue, 100)
     assert sorted(values(browse(spark, module_broker.address, queue).collect())) == list(range(100))
     run(stream(spark, module_broker.address, queue), checkpoint, Collector())
@@ -308,7 +353,9 @@ def test_browsing_shows_what_is_left(spark: SparkSession, module_broker: LocalBr
         ({"queue": ""}, "InvalidOption: option queue is missing"),
     ],
 )
-def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: dict[str, str], text: str) -> None:
+def test_wrong_options_fail_at_load(
+    spark: SparkSession, queue: str, options: dict[str, str], text: str
+) -> None:
     for reader in (spark.readStream, spark.read):
         reader.format("mq").option("broker", "mq://127.0.0.1:1").options(**({"queue": queue} | options))
         with pytest.raises(Exception, match=text):
@@ -318,16 +365,36 @@ def test_wrong_options_fail_at_load(spark: SparkSession, queue: str, options: di
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
-        ({"maxOffsetPerTrigger": "5"}, "value binary", r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?"),
+        (
+            {"maxOffsetPerTrigger": "5"},
+            "value binary",
+            r"InvalidOption: .*did you mean maxOffsetsPerTrigger\?",
+        ),
         ({}, "value string", "InvalidRecords: .*column value is string, and must be binary"),
     ],
 )
 def test_with_a_schema_of_the_users_mistakes_fail_when_the_query_starts(
-    spark: SparkSession, module_broker: LocalBroker, queue: str, checkpoint: str, options: dict[str, str], schema: str, text: str
+    spark: SparkSession,
+    module_broker: LocalBroker,
+    queue: str,
+    checkpoint: str,
+    options: dict[str, str],
+    schema: str,
+    text: str,
 ) -> None:
     """Spark calls nothing of ours at such a load()."""
-    reader = spark.readStream.format("mq").option("broker", module_broker.address).option("queue", queue).options(**options)
+    reader = (
+        spark.readStream.format("mq")
+        .option("broker", module_broker.address)
+        .option("queue", queue)
+        .options(**options)
+    )
     rows = reader.schema(schema).load()
     with pytest.raises(Exception, match=text) as failure:
-        finish(rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+        finish(
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
     assert "UnboundLocalError" not in str(failure.value)

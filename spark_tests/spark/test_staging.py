@@ -32,7 +32,9 @@ def run(broker: LocalBroker, batches: Iterator[pa.RecordBatch]) -> StagedRows:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit, SystemExit])
-def test_a_task_that_fails_throws_away_what_it_has_staged(module_broker: LocalBroker, error: type[BaseException]) -> None:
+def test_a_task_that_fails_throws_away_what_it_has_staged(
+    module_broker: LocalBroker, error: type[BaseException]
+) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield rows()
         wait_until(lambda: staged_rows(module_broker) == 3, message="both queues have their rows")
@@ -55,7 +57,9 @@ def test_a_task_that_fails_with_rows_on_their_way_leaves_none_behind(module_brok
 
 
 def test_rows_that_cannot_be_messages_end_the_task_and_its_set(module_broker: LocalBroker) -> None:
-    without = pa.RecordBatch.from_arrays([pa.array([b"v"]), pa.array([None], pa.string())], names=["value", "queue"])
+    without = pa.RecordBatch.from_arrays(
+        [pa.array([b"v"]), pa.array([None], pa.string())], names=["value", "queue"]
+    )
     with pytest.raises(InvalidRecords):
         run(module_broker, iter([rows(), without]))
     assert staged_rows(module_broker) == 0
@@ -70,7 +74,12 @@ def test_a_set_says_at_once_which_queue_its_commit_will_name(module_broker: Loca
         tasks.append((queue, stage(iter([batch]), options, socket.gethostname(), epoch=epoch, query_id="q2")))
     for queue, done in tasks:
         commit = produce_pb2.CommitStagedRequest(
-            tokens=[produce_pb2.StagedToken(token=done.token, rows=3)], target=queue, owner="query:q2", version=0, rows=3, query_id="q2"
+            tokens=[produce_pb2.StagedToken(token=done.token, rows=3)],
+            target=queue,
+            owner="query:q2",
+            version=0,
+            rows=3,
+            query_id="q2",
         )
         assert Connection.shared(module_broker.address).call("CommitStaged", commit).rows == 3
 
@@ -78,7 +87,13 @@ def test_a_set_says_at_once_which_queue_its_commit_will_name(module_broker: Loca
 def test_what_was_staged_waits_for_its_commit(module_broker: LocalBroker) -> None:
     done = run(module_broker, iter([rows(), rows()]))
     assert (done.rows, staged_rows(module_broker)) == (6, 6)
-    (held,) = Connection.shared(module_broker.address).call("ListStaged", produce_pb2.ListStagedRequest(query_id="q1")).sets
+    (held,) = (
+        Connection.shared(module_broker.address)
+        .call("ListStaged", produce_pb2.ListStagedRequest(query_id="q1"))
+        .sets
+    )
     assert (held.token, held.rows, list(held.destinations)) == (done.token, 6, ["a", "b"])
     assert (held.target, held.HasField("target")) == ("", True)
-    Connection.shared(module_broker.address).call("DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[done.token]))
+    Connection.shared(module_broker.address).call(
+        "DiscardStaged", produce_pb2.DiscardStagedRequest(tokens=[done.token])
+    )

@@ -1,4 +1,6 @@
-"""One queue, read twice by one query: each message would go to one of the readers only, so it is refused before anything is lost."""
+"""One queue, read twice by one query: each message would go to one of the readers only, so it is refused
+before anything is lost.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def joined_loads(load: Callable[[], DataFrame]) -> DataFrame:
 
 
 def ready_rows(address: str, queue: str) -> int:
-    return int(Connection.shared(address).call("Stats", admin_pb2.StatsRequest(destination=queue)).destination.ready_rows)
+    return int(
+        Connection.shared(address)
+        .call("Stats", admin_pb2.StatsRequest(destination=queue))
+        .destination.ready_rows
+    )
 
 
 @pytest.mark.parametrize("arrive", ["before", "later"])

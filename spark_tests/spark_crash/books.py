@@ -37,7 +37,8 @@ class Outlet:
     Attributes:
         kind: "queue", "files" (of Spark's file sink) or "database" (of `queries.store`).
         where: name of the queue, or path.
-        exact: what our sink committed is never given back to the source; other places cannot tell the broker what they have.
+        exact: what our sink committed is never given back to the source; other places cannot tell the broker
+            what they have.
     """
 
     kind: str
@@ -52,9 +53,16 @@ class Outlet:
             _empty(self.world, self.where)
             return
         began = history.stamp()
-        content = in_files(pathlib.Path(self.where)) if self.kind == "files" else _in_database(pathlib.Path(self.where))
+        content = (
+            in_files(pathlib.Path(self.where))
+            if self.kind == "files"
+            else _in_database(pathlib.Path(self.where))
+        )
         # The place is the one in the outlet: a row that was written twice has two.
-        values, priorities = b"".join(value for value, _ in content), np.array([priority for _, priority in content], np.int64)
+        values, priorities = (
+            b"".join(value for value, _ in content),
+            np.array([priority for _, priority in content], np.int64),
+        )
         places = np.arange(len(content))
         rows = checked_rows(np.frombuffer(values, np.uint8), np.zeros_like(places), places, priorities)
         if len(rows):
@@ -80,15 +88,21 @@ class Books:
         sources: queues that the query reads.
     """
 
-    def __init__(self, address: str, rng: random.Random, sources: Sequence[str], outlets: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, address: str, rng: random.Random, sources: Sequence[str], outlets: Sequence[tuple[str, str]]
+    ) -> None:
         self._address, self.sources = address, tuple(sources)
         alone = len(outlets) == 1
-        self.outlets = [Outlet(kind, where, World(address, rng), alone and kind == "queue") for kind, where in outlets]
+        self.outlets = [
+            Outlet(kind, where, World(address, rng), alone and kind == "queue") for kind, where in outlets
+        ]
         self._sent: Counter[int] = Counter()
         self._promised: list[Ids] = []
         with Connection(address) as connection:
             for queue in [*self.sources, *(where for kind, where in outlets if kind == "queue")]:
-                connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue, create=True))
+                connection.call(
+                    "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue, create=True)
+                )
 
     @property
     def world(self) -> World:
@@ -101,11 +115,18 @@ class Books:
         lanes = [(partition, priority) for partition in range(PARTITIONS) for priority in PRIORITIES]
         with Producer(self._address, queue=queue) as producer:
             for partition, priority in lanes:
-                number, count = 1 + 10 * partition + priority + _PRODUCERS * self.sources.index(queue), -(-rows // len(lanes))
+                number, count = (
+                    1 + 10 * partition + priority + _PRODUCERS * self.sources.index(queue),
+                    -(-rows // len(lanes)),
+                )
                 ids = ids_of(number, range(self._sent[number], self._sent[number] + count))
                 self._sent[number] += count
                 priorities = np.full(count, priority)
-                columns = {"value": values_of(ids, priorities), "priority": priorities, "partition": np.full(count, partition)}
+                columns = {
+                    "value": values_of(ids, priorities),
+                    "priority": priorities,
+                    "partition": np.full(count, partition),
+                }
                 for outlet in self.outlets:
                     outlet.world.history.attempted(ids)
                 producer.send_batch(pa.record_batch(columns)).result(PATIENCE_S)
@@ -124,7 +145,9 @@ class Books:
         return reports
 
     def judge_refused(self) -> list[Report]:
-        """The query was refused. Every row is in an outlet, or is held for the query, or waits; the remedy frees what is held."""
+        """The query was refused. Every row is in an outlet, or is held for the query, or waits; the remedy
+        frees what is held.
+        """
         self._close_accounts()
         held, waiting = self.release(), History()
         for queue in self.sources:
@@ -157,17 +180,27 @@ class Books:
         return report
 
     def release(self) -> int:
-        """Releases every consumer of the sources, as their operator would; returns how many rows that gave back."""
+        """Releases every consumer of the sources, as their operator would; returns how many rows that gave
+        back.
+        """
         freed = 0
         with Connection(self._address) as connection:
             for queue in self.sources:
-                for held in connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue)).consumers:
-                    request = subscribe_pb2.ReleaseConsumerRequest(destination=queue, consumer=held.consumer or held.incarnation.hex())
+                for held in connection.call(
+                    "ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue)
+                ).consumers:
+                    request = subscribe_pb2.ReleaseConsumerRequest(
+                        destination=queue, consumer=held.consumer or held.incarnation.hex()
+                    )
                     answer = connection.call("ReleaseConsumer", request)
-                    assert answer.returned_rows + answer.acknowledged_rows == held.unacknowledged_rows, f"{held} {answer}"
+                    assert answer.returned_rows + answer.acknowledged_rows == held.unacknowledged_rows, (
+                        f"{held} {answer}"
+                    )
                     freed += answer.returned_rows
                 stats = connection.call("Stats", admin_pb2.StatsRequest(destination=queue)).destination
-                assert not stats.assigned_rows, f"{queue}: rows are held that no consumer is listed for: {stats}"
+                assert not stats.assigned_rows, (
+                    f"{queue}: rows are held that no consumer is listed for: {stats}"
+                )
         return freed
 
 
@@ -178,15 +211,25 @@ def _empty(world: World, queue: str) -> None:
 
 
 def in_files(folder: pathlib.Path) -> list[tuple[bytes, int]]:
-    """Returns value and priority of what Spark's file sink counts as written, batch by batch and task by task."""
+    """Returns value and priority of what Spark's file sink counts as written, batch by batch and task by
+    task.
+    """
     log, files = folder / "_spark_metadata", []
     batches = sorted((int(entry.name.removesuffix(".compact")), entry) for entry in log.glob("[0-9]*"))
     compact = max((number for number, entry in batches if entry.suffix), default=-1)
-    for _, entry in [each for each in batches if each[0] > compact or (each[0] == compact and each[1].suffix)]:
-        added = [json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]]
+    for _, entry in [
+        each for each in batches if each[0] > compact or (each[0] == compact and each[1].suffix)
+    ]:
+        added = [
+            json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]
+        ]
         files += added if entry.suffix else sorted(added, key=lambda path: pathlib.Path(path).name)
     tables = [pq.read_table(path, partitioning=None) for path in files]
-    return [row for table in tables for row in zip(table["value"].to_pylist(), table["priority"].to_pylist(), strict=True)]
+    return [
+        row
+        for table in tables
+        for row in zip(table["value"].to_pylist(), table["priority"].to_pylist(), strict=True)
+    ]
 
 
 def _in_database(path: pathlib.Path) -> list[tuple[bytes, int]]:

@@ -1,4 +1,5 @@
-"""A standalone Spark cluster on this machine: a master and workers under host names of their own, so that speculation has where to go.
+"""A standalone Spark cluster on this machine: a master and workers under host names of their own, so that
+speculation has where to go.
 
 Spark never runs a second attempt on the host of the first, and in `local-cluster` all hosts are one.
 """
@@ -58,13 +59,20 @@ class Cluster:
             self._processes.append(
                 subprocess.Popen(
                     [*command, "--host", host, "--port", "0", "--webui-port", "0", *options],
-                    cwd=self._folder, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                    cwd=self._folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
                 )
             )
         return log
 
     @staticmethod
     def _said(log: pathlib.Path, pattern: str) -> str:
-        found = wait_until(lambda: re.search(pattern, log.read_text()), _PATIENCE_S, f"{log} does not say {pattern!r}")
+        found = wait_until(
+            lambda: re.search(pattern, log.read_text()), _PATIENCE_S, f"{log} does not say {pattern!r}"
+        )
         assert found is not None
         return found[1]

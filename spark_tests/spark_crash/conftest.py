@@ -1,4 +1,6 @@
-"""One session in this process for the tests that kill nothing. Where other tests of the run have one already, it is that one."""
+"""One session in this process for the tests that kill nothing. Where other tests of the run have one already,
+it is that one.
+"""
 
 from __future__ import annotations
 

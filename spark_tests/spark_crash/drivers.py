@@ -1,4 +1,6 @@
-"""Spark drivers as processes of their own, which a test kills, stops, and asks what happened to their query."""
+"""Spark drivers as processes of their own, which a test kills, stops, and asks what happened to their
+query.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,16 @@ def python_path() -> str:
 
 def environment_of(host: str) -> dict[str, str]:
     """Returns the environment of a Spark process at this address."""
-    return os.environ | {"SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path()}
+    return os.environ | {
+        "SPARK_LOCAL_IP": host,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": python_path(),
+    }
 
 
 class Driver:
-    """One driver process with its JVM and Python workers. Its query starts with `go`; until then it gets ready for that.
+    """One driver process with its JVM and Python workers. Its query starts with `go`; until then it gets
+    ready for that.
 
     Args:
         job: see `spark_tests.spark_crash.job`.
@@ -46,9 +53,13 @@ class Driver:
         with self._said.open("wb") as said, self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "spark_tests.spark_crash.job", json.dumps(job)],
-                cwd=log.parent, env=environment_of("127.0.0.1"), stdin=subprocess.PIPE, stdout=said, stderr=errors,
+                cwd=log.parent,
+                env=environment_of("127.0.0.1"),
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=errors,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     @property
     def pid(self) -> int:
@@ -62,7 +73,11 @@ class Driver:
 
     def events(self) -> list[dict[str, Any]]:
         """What it has said so far."""
-        return [json.loads(line) for line in self._said.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in self._said.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def failures(self) -> list[str]:
         """What its query has failed with so far."""
@@ -75,7 +90,10 @@ class Driver:
     def check(self) -> bool:
         """Raises where the process has ended by itself."""
         if self._process.poll() is not None:
-            raise AssertionError(f"the driver ended with {self._process.returncode}: {self.events()[-3:]} {self._log.read_text()[-3000:]}")
+            raise AssertionError(
+                f"the driver ended with {self._process.returncode}: {self.events()[-3:]} "
+                f"{self._log.read_text()[-3000:]}"
+            )
         return True
 
     def kill(self) -> None:

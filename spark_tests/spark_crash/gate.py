@@ -1,7 +1,9 @@
-"""A gate before the broker: a gRPC proxy that lets everything through, but can hold one call at a named moment.
+"""A gate before the broker: a gRPC proxy that lets everything through, but can hold one call at a named
+moment.
 
-The product knows nothing of it: its clients have the gate's address. Who made a held call is told by the TCP port that it came from, so
-that a test can kill exactly that process, and then let the call go on as a late one, or cut it.
+The product knows nothing of it: its clients have the gate's address. Who made a held call is told by the TCP
+port that it came from, so that a test can kill exactly that process, and then let the call go on as a late
+one, or cut it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Stop:
         fits: tells by a message whether it is the one; None = the first.
     """
 
-    def __init__(self, methods: Collection[str], moment: Moment, fits: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(
+        self, methods: Collection[str], moment: Moment, fits: Callable[[bytes], bool] | None = None
+    ) -> None:
         self.methods, self.moment, self._fits = methods, moment, fits
         self._taken = threading.Lock()
         self._held_by: int | None = None
@@ -56,7 +60,10 @@ class Stop:
 
     def wait(self, timeout: float) -> int:
         """Waits until a call is held and returns its client's TCP port."""
-        return wait_until(lambda: self._held_by, timeout, f"no call of {self.methods} came to its {self.moment}") or 0
+        return (
+            wait_until(lambda: self._held_by, timeout, f"no call of {self.methods} came to its {self.moment}")
+            or 0
+        )
 
     def release(self) -> None:
         """Lets the call go on, also where its client is gone by now."""
@@ -69,7 +76,11 @@ class Stop:
 
     def holds(self, method: str, moment: Moment, message: bytes, port: int) -> bool:
         """Whether this is the call to hold; true at most once."""
-        if method not in self.methods or moment != self.moment or (self._fits is not None and not self._fits(message)):
+        if (
+            method not in self.methods
+            or moment != self.moment
+            or (self._fits is not None and not self._fits(message))
+        ):
             return False
         with self._taken:
             if self._held_by is not None:
@@ -96,14 +107,20 @@ class Gate:
         self._lock = threading.Lock()
         self._watchers: list[Callable[[str, Moment, bytes, int], None]] = []
         self._channel = grpc.insecure_channel(target.removeprefix("mq://"), options=_OPTIONS)
-        self._calls: dict[str, Any] = {name: self._channel.stream_stream(method.path) for name, method in METHODS.items()}
-        self._server = grpc.server(ThreadPoolExecutor(512, "gate"), handlers=[_Handlers(self)], options=_OPTIONS)
+        self._calls: dict[str, Any] = {
+            name: self._channel.stream_stream(method.path) for name, method in METHODS.items()
+        }
+        self._server = grpc.server(
+            ThreadPoolExecutor(512, "gate"), handlers=[_Handlers(self)], options=_OPTIONS
+        )
         port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
         self.address: Final = f"mq://127.0.0.1:{port}"
         self.port: Final = port
 
-    def stop(self, methods: Collection[str], moment: Moment, fits: Callable[[bytes], bool] | None = None) -> Stop:
+    def stop(
+        self, methods: Collection[str], moment: Moment, fits: Callable[[bytes], bool] | None = None
+    ) -> Stop:
         """Arms a stop for the next call that fits."""
         stop = Stop(methods, moment, fits)
         with self._lock:
@@ -129,7 +146,9 @@ class Gate:
         gone, held = threading.Event(), threading.Event()
 
         def outgoing() -> Iterator[bytes]:
-            with suppress(grpc.RpcError):  # the client is gone: what has been taken from it arrives, and nothing follows
+            with suppress(
+                grpc.RpcError
+            ):  # the client is gone: what has been taken from it arrives, and nothing follows
                 for request in requests:
                     if not self._passes(method, "request", request, port, held):
                         gone.set()
@@ -138,7 +157,8 @@ class Gate:
                     yield request
 
         call = self._calls[method](outgoing())
-        # A client that goes away takes its call along, but for a held one: what is under way arrives all the same.
+        # A client that goes away takes its call along, but for a held one: what is under way arrives all the
+        # same.
         context.add_callback(lambda: None if self._holding(method, port) else call.cancel())
         try:
             for response in call:
@@ -159,7 +179,10 @@ class Gate:
 
     def _holding(self, method: str, port: int) -> bool:
         with self._lock:
-            return any(method in stop.methods and stop.port == port and not stop.left.is_set() for stop in self._stops)
+            return any(
+                method in stop.methods and stop.port == port and not stop.left.is_set()
+                for stop in self._stops
+            )
 
     def _passes(self, method: str, moment: Moment, message: bytes, port: int, held: threading.Event) -> bool:
         for watcher in self._watchers:
@@ -175,14 +198,20 @@ class Gate:
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Takes every method of the broker as a stream of bytes in and out: on the wire all shapes are the same."""
+    """Takes every method of the broker as a stream of bytes in and out: on the wire all shapes are the
+    same.
+    """
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
         path = handler_call_details.method or ""
         name = path.rpartition("/")[2]
         if name not in METHODS:
             return None
-        return grpc.stream_stream_rpc_method_handler(lambda requests, context: self._gate.relay(name, requests, context))
+        return grpc.stream_stream_rpc_method_handler(
+            lambda requests, context: self._gate.relay(name, requests, context)
+        )

@@ -1,9 +1,12 @@
-"""A Spark driver in a process of its own: one query over one checkpoint, started anew in the same JVM when it fails.
+"""A Spark driver in a process of its own: one query over one checkpoint, started anew in the same JVM when it
+fails.
 
-    python -m spark_tests.spark_crash.job '{"address": ..., "sources": [...], "sink": "queue", "target": ..., ...}'
+    python -m spark_tests.spark_crash.job '{"address": ..., "sources": [...], "sink": "queue", "target": ...,
+    ...}'
 
-The query (see `queries.start`) starts when a line comes on stdin, a JSON object with what has been settled since: its checkpoint, and
-perhaps another query to run `beside` it. What happens is said on stdout, one JSON object a line. With stdin the process ends.
+The query (see `queries.start`) starts when a line comes on stdin, a JSON object with what has been settled
+since: its checkpoint, and perhaps another query to run `beside` it. What happens is said on stdout, one JSON
+object a line. With stdin the process ends.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ def main() -> None:
         return
     job |= json.loads(line)
     if "beside" in job:
-        # Started here: on another thread, where no session is active, Spark finds no source that is written in Python.
+        # Started here: on another thread, where no session is active, Spark finds no source that is written
+        # in Python.
         beside = queries.start(spark, job | job.pop("beside"))
         threading.Thread(target=_watch, args=(beside,), daemon=True).start()
     threading.Thread(target=_end_with_stdin, daemon=True).start()

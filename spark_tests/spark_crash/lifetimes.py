@@ -1,4 +1,6 @@
-"""A query's life in this process, before and after its checkpoint lost something: nothing is killed, so one session does for all."""
+"""A query's life in this process, before and after its checkpoint lost something: nothing is killed, so one
+session does for all.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ class Setting:
 
     def __str__(self) -> str:
         consumer = "a consumer" if self.named else "no consumer"
-        return f"{self.sources} queue(s) into {self.sink}, {consumer}, failOnDataLoss={str(self.fail_on_data_loss).lower()}"
+        return (
+            f"{self.sources} queue(s) into {self.sink}, {consumer}, "
+            f"failOnDataLoss={str(self.fail_on_data_loss).lower()}"
+        )
 
 
 class Lifetime:
@@ -51,7 +56,9 @@ class Lifetime:
 
     _numbers = itertools.count()
 
-    def __init__(self, spark: SparkSession, address: str, folder: pathlib.Path, setting: Setting, rng: random.Random) -> None:
+    def __init__(
+        self, spark: SparkSession, address: str, folder: pathlib.Path, setting: Setting, rng: random.Random
+    ) -> None:
         number = next(self._numbers)
         self.setting, self._spark, self._rng = setting, spark, rng
         self._folder = folder / f"life-{number}"
@@ -63,29 +70,43 @@ class Lifetime:
             **({"consumer": f"life-{number}"} if setting.named else {}),
         }  # fmt: skip
         self.job: dict[str, Any] = {
-            "address": address, "sources": self.sources, "sink": setting.sink, "target": target, "out": str(out),
-            "checkpoint": str(self.checkpoint), "source_options": options,
-        }  # fmt: skip
+            "address": address,
+            "sources": self.sources,
+            "sink": setting.sink,
+            "target": target,
+            "out": str(out),
+            "checkpoint": str(self.checkpoint),
+            "source_options": options,
+        }
         self.books = Books(address, rng, self.sources, outlets_of(setting.sink, target, out))
         self._copy = Copy(self._folder / "copy")
         self._query: StreamingQuery | None = None
 
     def run(self, loss: Loss) -> str:
-        """Lives, loses, and lives on; returns how it ended: "went on" or what refused it. Every row is judged."""
+        """Lives, loses, and lives on; returns how it ended: "went on" or what refused it. Every row is
+        judged.
+        """
         if loss.copied:
             self._live(2)
             self._copy.take(self.checkpoint)
         self._live(loss.copied or (1 if loss.first else 3))
         loss.strike(self.checkpoint, self._copy)
         for number, queue in enumerate(self.sources):
-            # A sink may pass over the first batch in silence, and its rows wait: it takes a second one to be refused.
+            # A sink may pass over the first batch in silence, and its rows wait: it takes a second one to be
+            # refused.
             is_second_due = loss.first and not number
-            self.books.feed(2 * BATCH_ROWS if is_second_due else self._rng.choice([BATCH_ROWS, BATCH_ROWS // 2, 2 * BATCH_ROWS]), queue)
+            self.books.feed(
+                2 * BATCH_ROWS
+                if is_second_due
+                else self._rng.choice([BATCH_ROWS, BATCH_ROWS // 2, 2 * BATCH_ROWS]),
+                queue,
+            )
         return self._live_on(loss)
 
     def _live(self, batches: int) -> None:
         """Lets the query run so many batches, and an idle poll behind them, which acknowledges the last."""
-        # What waits when it starts makes full batches. The last of them, which is to be lost, has nothing of the second queue.
+        # What waits when it starts makes full batches. The last of them, which is to be lost, has nothing of
+        # the second queue.
         for queue, count in zip(self.sources, (batches, batches - 1), strict=False):
             if count:
                 self.books.feed(count * BATCH_ROWS, queue)
@@ -104,17 +125,29 @@ class Lifetime:
         self._query.stop()
 
     def crossed(self) -> str:
-        """Waits until every row is acknowledged at the source, by an idle poll; or returns what the query failed with."""
+        """Waits until every row is acknowledged at the source, by an idle poll; or returns what the query
+        failed with.
+        """
         query = self._query
         assert query is not None
-        wait_until(lambda: not query.isActive or not self.books.waiting_rows(), _PATIENCE_S, f"{self.setting}: rows stay in the source")
+        wait_until(
+            lambda: not query.isActive or not self.books.waiting_rows(),
+            _PATIENCE_S,
+            f"{self.setting}: rows stay in the source",
+        )
         return "" if query.isActive else self._error()
 
     def failed(self, meanwhile: Callable[[], None] = lambda: None) -> str:
-        """Waits until the query has failed, and returns with what; empty where every row was acknowledged instead."""
+        """Waits until the query has failed, and returns with what; empty where every row was acknowledged
+        instead.
+        """
         query = self._query
         assert query is not None
-        wait_until(lambda: not query.isActive or query.lastProgress, _PATIENCE_S, f"{self.setting}: the first batch does not come")
+        wait_until(
+            lambda: not query.isActive or query.lastProgress,
+            _PATIENCE_S,
+            f"{self.setting}: the first batch does not come",
+        )
         if query.isActive:
             meanwhile()
         return self.crossed()

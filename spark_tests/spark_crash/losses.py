@@ -1,4 +1,6 @@
-"""What happens to a checkpoint while no driver is at work: its last files are lost one by one, or an older copy of it is put back."""
+"""What happens to a checkpoint while no driver is at work: its last files are lost one by one, or an older
+copy of it is put back.
+"""
 
 from __future__ import annotations
 
@@ -88,5 +90,7 @@ def lose(log: pathlib.Path, count: int) -> list[int]:
 
 
 def any_loss(rng: random.Random) -> Loss:
-    """Returns one for a checkpoint in the middle of its life: no copies, since nobody waits for its batches."""
+    """Returns one for a checkpoint in the middle of its life: no copies, since nobody waits for its
+    batches.
+    """
     return rng.choice([loss for loss in LOSSES if not loss.copied and not loss.first])

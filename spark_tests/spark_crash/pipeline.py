@@ -1,4 +1,6 @@
-"""queue -> Spark -> queue with everything that a crash run needs: broker, gate, drivers, marked rows, and the judge at the end."""
+"""queue -> Spark -> queue with everything that a crash run needs: broker, gate, drivers, marked rows, and the
+judge at the end.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,24 @@ PATIENCE_S: Final = 150.0
 class Pipeline:
     """One broker behind a gate, one checkpoint, one driver after the other.
 
-    Rows of one partition and priority count as one producer's: Spark keeps their order, so the judge may ask for it.
+    Rows of one partition and priority count as one producer's: Spark keeps their order, so the judge may ask
+    for it.
     """
 
     def __init__(
-        self, folder: pathlib.Path, rng: random.Random, master: str = "local[2]", *, sink: str = "queue", consumer: str = "", **job: Any
+        self,
+        folder: pathlib.Path,
+        rng: random.Random,
+        master: str = "local[2]",
+        *,
+        sink: str = "queue",
+        consumer: str = "",
+        **job: Any,
     ) -> None:
         self.folder, self.rng = folder, rng
-        self.broker = LocalBroker(folder / "broker", default_partitions=PARTITIONS, run_grace_s=5, segment_bytes=32 << 20).start()
+        self.broker = LocalBroker(
+            folder / "broker", default_partitions=PARTITIONS, run_grace_s=5, segment_bytes=32 << 20
+        ).start()
         self.gate = Gate(self.broker.address)
         self.sink, self._consumer = sink, consumer
         self.books = Books(self.broker.address, rng, [SOURCE], outlets_of(sink, TARGET, folder / "out"))
@@ -45,11 +57,22 @@ class Pipeline:
         self._standby: list[Driver] = []
         self._answers: Counter[str] = Counter()
         self._ports: dict[str, int] = {}
-        options = {"maxOffsetsPerTrigger": BATCH_ROWS, "minPartitions": 2, **({"consumer": consumer} if consumer else {})}
+        options = {
+            "maxOffsetsPerTrigger": BATCH_ROWS,
+            "minPartitions": 2,
+            **({"consumer": consumer} if consumer else {}),
+        }
         self._job = {
-            "address": self.gate.address, "sources": [SOURCE], "sink": sink, "target": TARGET, "out": str(folder / "out"),
-            "master": master, "conf": CONF | job.pop("conf", {}), "source_options": options | job.pop("source_options", {}), **job,
-        }  # fmt: skip
+            "address": self.gate.address,
+            "sources": [SOURCE],
+            "sink": sink,
+            "target": TARGET,
+            "out": str(folder / "out"),
+            "master": master,
+            "conf": CONF | job.pop("conf", {}),
+            "source_options": options | job.pop("source_options", {}),
+            **job,
+        }
         self.gate.watch(self._note)
 
     def close(self) -> None:
@@ -65,7 +88,8 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- rows ------------------------------------------------------------------------------------------------------------
+    # -- rows
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def world(self) -> World:
@@ -85,7 +109,9 @@ class Pipeline:
 
     def wait_until_crossed(self, what: str) -> None:
         """Waits until every row is acknowledged at the source."""
-        wait_until(lambda: self._alive() and not self.waiting_rows(), PATIENCE_S, f"{what}: rows stay in the source")
+        wait_until(
+            lambda: self._alive() and not self.waiting_rows(), PATIENCE_S, f"{what}: rows stay in the source"
+        )
 
     def waiting_rows(self) -> int:
         """How many rows are not acknowledged at the source."""
@@ -110,7 +136,8 @@ class Pipeline:
         """Begins a new history, where the old one is known to be wrong and nothing is under way."""
         self.books.forget()
 
-    # -- drivers ---------------------------------------------------------------------------------------------------------
+    # -- drivers
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def driver(self) -> Driver:
@@ -118,25 +145,37 @@ class Pipeline:
         return self.drivers[-1]
 
     def start_driver(self, **settled: Any) -> Driver:
-        """Starts the query in another driver, perhaps with one `beside` it; the older ones are not touched."""
+        """Starts the query in another driver, perhaps with one `beside` it; the older ones are not
+        touched.
+        """
         self.prepare_driver()
         self.drivers.append(self._standby.pop())
         self.driver.go(checkpoint=str(self.checkpoint), **settled)
         return self.driver
 
     def begin_again(self) -> None:
-        """Does what a refusal tells to do: a new checkpoint. Its query takes over by the consumer's name, or what was held is released."""
+        """Does what a refusal tells to do: a new checkpoint. Its query takes over by the consumer's name, or
+        what was held is released.
+        """
         if not self._consumer:
             self.books.release()
         self.checkpoint = self.folder / f"checkpoint-{len(self.drivers)}"
         self.start_driver()
 
     def intruder(self, number: int, readers: str) -> tuple[Books, dict[str, Any]]:
-        """Returns a query that reads a queue of its own twice: the accounts of that queue, and what makes it run beside."""
+        """Returns a query that reads a queue of its own twice: the accounts of that queue, and what makes it
+        run beside.
+        """
         source, target = f"twice-{number}.in", f"twice-{number}.out"
         books = Books(self.broker.address, self.rng, [source], [("queue", target)])
         checkpoint = str(self.folder / f"checkpoint-twice-{number}")
-        return books, {"sources": [source], "target": target, "sink": "queue", "readers": readers, "checkpoint": checkpoint}
+        return books, {
+            "sources": [source],
+            "target": target,
+            "sink": "queue",
+            "readers": readers,
+            "checkpoint": checkpoint,
+        }
 
     def prepare_driver(self) -> None:
         """Starts the next driver's JVM already, where there is none."""
@@ -146,7 +185,8 @@ class Pipeline:
     def _alive(self) -> bool:
         return self.driver.check()
 
-    # -- steps -----------------------------------------------------------------------------------------------------------
+    # -- steps
+    # --------------------------------------------------------------------------------------------------------
 
     def stop_at(self, step: Step) -> Stop:
         """Arms a stop at a boundary of the next batch that begins from now on."""
@@ -163,10 +203,14 @@ class Pipeline:
     def reach(self, stop: Stop, step: Step) -> None:
         """Waits until a call is held there, and sees that Spark's checkpoint is where it must be."""
         wait_until(lambda: self._alive() and stop.port, PATIENCE_S, f"no call was held at: {step}")
-        assert in_hand(self.checkpoint) == step.logged, f"{step}: {sorted(map(str, self.checkpoint.rglob('[0-9]*')))}"
+        assert in_hand(self.checkpoint) == step.logged, (
+            f"{step}: {sorted(map(str, self.checkpoint.rglob('[0-9]*')))}"
+        )
 
     def batches_begun(self) -> int:
-        """Returns how many batches have come as far as their broker can see: to the sink's commit, or into their reading."""
+        """Returns how many batches have come as far as their broker can see: to the sink's commit, or into
+        their reading.
+        """
         return self.answered(OPEN if self.sink == "files" else COMMIT)
 
     @property
@@ -180,8 +224,14 @@ class Pipeline:
         return sum(self._answers[method] for method in methods)
 
     def process(self, role: str, stop: Stop | None = None, step: Step | None = None) -> int | None:
-        """Returns the process that made the held call where that is the role's, or else the one that last did its work; see `ROLES`."""
-        port = stop.port if stop is not None and step is not None and step.caller == role else self._ports.get(role)
+        """Returns the process that made the held call where that is the role's, or else the one that last did
+        its work; see `ROLES`.
+        """
+        port = (
+            stop.port
+            if stop is not None and step is not None and step.caller == role
+            else self._ports.get(role)
+        )
         return process_of(port, self.gate.port) if port is not None else None
 
     @staticmethod

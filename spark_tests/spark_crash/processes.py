@@ -1,4 +1,6 @@
-"""Which process is at the other end of a connection, and the end of whole process trees. Reads /proc: Linux only."""
+"""Which process is at the other end of a connection, and the end of whole process trees. Reads /proc: Linux
+only.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from contextlib import suppress
 
 
 def process_of(port: int, server_port: int) -> int | None:
-    """Returns the process whose TCP connection goes from `port` to `server_port`, both on this machine; None where it is gone."""
+    """Returns the process whose TCP connection goes from `port` to `server_port`, both on this machine; None
+    where it is gone.
+    """
     inodes = set()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for line in pathlib.Path(table).read_text().splitlines()[1:]:
             fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port and int(fields[2].rpartition(":")[2], 16) == server_port:
+            if (
+                int(fields[1].rpartition(":")[2], 16) == port
+                and int(fields[2].rpartition(":")[2], 16) == server_port
+            ):
                 inodes.add(f"socket:[{fields[9]}]")
     for pid in _processes():
         with suppress(OSError):
@@ -30,7 +37,9 @@ def parent_of(pid: int) -> int:
 
 
 def in_session(session: int) -> list[int]:
-    """Returns the living processes of a session: Spark's Python workers leave the driver's process group, but not its session."""
+    """Returns the living processes of a session: Spark's Python workers leave the driver's process group, but
+    not its session.
+    """
     found = []
     for pid in _processes():
         with suppress(OSError):

@@ -1,4 +1,6 @@
-"""The queries of the crash runs: from one queue or two, into a queue, into files, or into a database and a queue by foreachBatch."""
+"""The queries of the crash runs: from one queue or two, into a queue, into files, or into a database and a
+queue by foreachBatch.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
     """Starts the query of a job.
 
     Args:
-        job: `address`, `sources` and their `source_options`, `sink` (see `SINKS`), `target` (a queue), `out` (a folder of files, or a
-            database), `checkpoint`; `trouble` lets tasks fail; `readers`: more than one load of each queue, which must be refused.
+        job: `address`, `sources` and their `source_options`, `sink` (see `SINKS`), `target` (a queue), `out`
+            (a folder of files, or a database), `checkpoint`; `trouble` lets tasks fail; `readers`: more than
+            one load of each queue, which must be refused.
     """
     own, name = {"broker": job["address"]}, "mq"
     if "trouble" in job:
@@ -30,7 +33,12 @@ def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
         own["trouble"], name = job["trouble"], "troubled"
 
     def load(queue: str) -> DataFrame:
-        return spark.readStream.format(name).options(**own, **job["source_options"], queue=queue).schema(SCHEMA).load()
+        return (
+            spark.readStream.format(name)
+            .options(**own, **job["source_options"], queue=queue)
+            .schema(SCHEMA)
+            .load()
+        )
 
     rows = _all_of([_read(load, queue, job.get("readers", "")) for queue in job["sources"]])
     writer = rows.writeStream.option("checkpointLocation", job["checkpoint"])
@@ -47,7 +55,9 @@ def _read(load: Any, queue: str, readers: str) -> DataFrame:
     if readers == "union":
         rows = rows.where("priority >= 5").union(load(queue).where("priority < 5"))
     elif readers == "join":
-        rows = rows.join(load(queue).selectExpr("value as other"), rows["value"] == _column("other")).select("value", "priority")
+        rows = rows.join(load(queue).selectExpr("value as other"), rows["value"] == _column("other")).select(
+            "value", "priority"
+        )
     return rows
 
 
@@ -65,7 +75,9 @@ def _all_of(parts: list[DataFrame]) -> DataFrame:
 
 
 class _Store:
-    """What README tells to do in foreachBatch: the batch's number goes into the same transaction, or is the version of a write."""
+    """What README tells to do in foreachBatch: the batch's number goes into the same transaction, or is the
+    version of a write.
+    """
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._job = job
@@ -73,7 +85,12 @@ class _Store:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         rows = [(bytes(row["value"]), row["priority"]) for row in batch.collect()]
         store(pathlib.Path(self._job["out"]), rows, batch_id)
-        writer = batch.write.format("mq").mode("append").option("broker", self._job["address"]).option("queue", self._job["target"])
+        writer = (
+            batch.write.format("mq")
+            .mode("append")
+            .option("broker", self._job["address"])
+            .option("queue", self._job["target"])
+        )
         # A name of its own for each checkpoint, as its numbers begin anew.
         app = "-".join(pathlib.Path(self._job["checkpoint"]).parts[-2:])
         writer.option("txnAppId", app).option("txnVersion", batch_id).save()

@@ -6,10 +6,15 @@ import re
 from typing import Final
 
 #: The remedies: another checkpoint, or the option that goes on without the rows.
-_REMEDY: Final = r"start with (a new|another) (one|checkpoint)|(a new|another) checkpoint|failOnDataLoss=false"
+_REMEDY: Final = (
+    r"start with (a new|another) (one|checkpoint)|(a new|another) checkpoint|failOnDataLoss=false"
+)
 _LOST: Final = re.compile(rf"checkpoint.*({_REMEDY})", re.IGNORECASE | re.DOTALL)
-#: Spark itself found that its commit log knows the batch already: the offsets alone were lost. Of batch 0 it says no more than that.
-_BY_SPARK: Final = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|assertion failed|streaming queries are concurrently using", re.IGNORECASE)
+#: Spark itself found that its commit log knows the batch already: the offsets alone were lost. Of batch 0 it
+#: says no more than that.
+_BY_SPARK: Final = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|assertion failed|streaming queries are concurrently using", re.IGNORECASE
+)
 _TWO_READERS: Final = re.compile(r"\b(twice|two readers|second reader)\b", re.IGNORECASE)
 
 

@@ -1,4 +1,6 @@
-"""The boundaries between the steps of a micro-batch, as the broker's calls mark them, and what Spark's checkpoint says at each."""
+"""The boundaries between the steps of a micro-batch, as the broker's calls mark them, and what Spark's
+checkpoint says at each.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,14 @@ from spark_tests.spark_crash.gate import Moment
 
 #: The Python processes of a query, by the calls that they make. `maker` makes the writer of each batch.
 ROLES: Final = {
-    "Plan": "planner", "OpenRange": "planner", "TakeEpoch": "maker", "Fetch": "reader", "Publish": "writer", "Send": "writer",
+    "Plan": "planner",
+    "OpenRange": "planner",
+    "TakeEpoch": "maker",
+    "Fetch": "reader",
+    "Publish": "writer",
+    "Send": "writer",
     "CommitStaged": "committer",
-}  # fmt: skip
+}
 PLAN: Final = ("Plan",)
 OPEN: Final = ("OpenRange",)
 EPOCH: Final = ("TakeEpoch",)
@@ -28,8 +35,9 @@ class Step:
     Attributes:
         caller: the role whose call is held there.
         logged: whether the batch is in the offset log by then, and not in the commit log.
-        named: whether it lies between two of the steps that Spark's batch is known by: planned, logged, read, staged, committed by the
-            sink, in the commit log, committed at the source. The others lie inside of one.
+        named: whether it lies between two of the steps that Spark's batch is known by: planned, logged, read,
+            staged, committed by the sink, in the commit log, committed at the source. The others lie inside
+            of one.
     """
 
     caller: str
@@ -43,10 +51,18 @@ class Step:
         return self.name
 
 
-#: In the order in which a batch meets them. Behind the last one Spark writes the commit log, and the next batch begins with the first.
+#: In the order in which a batch meets them. Behind the last one Spark writes the commit log, and the next
+#: batch begins with the first.
 STEPS: Final = (
     Step("planner", "the last batch in the commit log, not acknowledged", PLAN, "request", False, named=True),
-    Step("planner", "the last batch acknowledged and the next planned, not in the offset log", PLAN, "response", False, named=True),
+    Step(
+        "planner",
+        "the last batch acknowledged and the next planned, not in the offset log",
+        PLAN,
+        "response",
+        False,
+        named=True,
+    ),
     Step("planner", "in the offset log, range not opened", OPEN, "request", True, named=True),
     Step("planner", "range opened, driver not told", OPEN, "response", True),
     Step("maker", "writer without an epoch", EPOCH, "request", True),

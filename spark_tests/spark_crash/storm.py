@@ -1,4 +1,6 @@
-"""Random kills under a continuous producer: any victim, at any step or moment, the last files of the checkpoint among them."""
+"""Random kills under a continuous producer: any victim, at any step or moment, the last files of the
+checkpoint among them.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,24 @@ from spark_tests.spark_crash.strikes import FATES
 from spark_tests.support.waiting import wait_until
 
 WORKERS: Final = ("planner", "reader", "writer", "maker", "committer")
-#: How often each is chosen: a driver takes seconds to come back. With a "checkpoint" its driver dies too, and the last files in it go;
-#: "two readers" is a driver that comes back with another query, which reads one queue twice.
-_VICTIMS: Final = {"broker": 4, **dict.fromkeys(WORKERS, 2), "driver": 2, "paused driver": 1, "checkpoint": 3, "two readers": 1}
+#: How often each is chosen: a driver takes seconds to come back. With a "checkpoint" its driver dies too, and
+#: the last files in it go; "two readers" is a driver that comes back with another query, which reads one
+#: queue twice.
+_VICTIMS: Final = {
+    "broker": 4,
+    **dict.fromkeys(WORKERS, 2),
+    "driver": 2,
+    "paused driver": 1,
+    "checkpoint": 3,
+    "two readers": 1,
+}
 _WITH_DRIVERS: Final = ("driver", "paused driver", "checkpoint", "two readers")
 
 
 class Refused(Exception):
-    """The query was refused for good, since its checkpoint lost something, and its sink cannot go on with another one."""
+    """The query was refused for good, since its checkpoint lost something, and its sink cannot go on with
+    another one.
+    """
 
 
 class Storm:
@@ -36,7 +48,9 @@ class Storm:
 
     def __init__(self, pipeline: Pipeline, with_drivers: bool = True) -> None:
         self._pipeline, self._rng = pipeline, pipeline.rng
-        self._chances = {name: weight for name, weight in _VICTIMS.items() if with_drivers or name not in _WITH_DRIVERS}
+        self._chances = {
+            name: weight for name, weight in _VICTIMS.items() if with_drivers or name not in _WITH_DRIVERS
+        }
         self.victims: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
 
@@ -103,7 +117,9 @@ class Storm:
             paused.kill()
 
     def _lose(self, what: str) -> None:
-        """The power failed before the disk had the last files of the checkpoint. Goes on, or is refused, and begins again."""
+        """The power failed before the disk had the last files of the checkpoint. Goes on, or is refused, and
+        begins again.
+        """
         pipeline, loss = self._pipeline, any_loss(self._rng)
         loss.strike(pipeline.checkpoint)
         driver, target = pipeline.start_driver(), pipeline.batches_begun() + 3
@@ -115,7 +131,9 @@ class Storm:
         errors = [error for error in driver.failures() if is_refusal(error) or is_by_spark(error)]
         if not errors:
             return
-        assert all(is_refusal(error) or loss.spark_fails for error in errors), f"{what}, {loss}: no clear refusal: {errors}"
+        assert all(is_refusal(error) or loss.spark_fails for error in errors), (
+            f"{what}, {loss}: no clear refusal: {errors}"
+        )
         self.refusals["us" if is_refusal(errors[0]) else "Spark"] += 1
         driver.kill()
         if pipeline.sink != "queue":
@@ -123,22 +141,34 @@ class Storm:
         pipeline.begin_again()
 
     def _intrude(self, what: str) -> None:
-        """A query that reads one queue twice runs beside the other one: it is refused, and its rows are where they were."""
+        """A query that reads one queue twice runs beside the other one: it is refused, and its rows are where
+        they were.
+        """
         pipeline = self._pipeline
         books, query = pipeline.intruder(len(pipeline.drivers), self._rng.choice(["union", "join"]))
         if self._rng.random() < 0.5:
             books.feed(BATCH_ROWS)
         driver = pipeline.start_driver(beside=query)
-        wait_until(lambda: driver.check() and driver.events(), PATIENCE_S, f"{what}: the driver does not start")
+        wait_until(
+            lambda: driver.check() and driver.events(), PATIENCE_S, f"{what}: the driver does not start"
+        )
         books.feed(BATCH_ROWS)
-        error = wait_until(lambda: driver.check() and driver.failure_beside(), PATIENCE_S, f"{what}: two readers are not refused")
+        error = wait_until(
+            lambda: driver.check() and driver.failure_beside(),
+            PATIENCE_S,
+            f"{what}: two readers are not refused",
+        )
         assert names_two_readers(str(error)), f"{what}: no clear refusal: {error}"
         books.judge_refused()
 
     def _wait_for_commits(self, count: int, what: str) -> None:
         pipeline = self._pipeline
         target = pipeline.batches_begun() + count
-        wait_until(lambda: pipeline.driver.check() and pipeline.batches_begun() >= target, PATIENCE_S, f"no commits: {what}")
+        wait_until(
+            lambda: pipeline.driver.check() and pipeline.batches_begun() >= target,
+            PATIENCE_S,
+            f"no commits: {what}",
+        )
 
     def _linger(self, seconds: float) -> None:
         until = time.monotonic() + seconds

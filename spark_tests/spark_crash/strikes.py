@@ -1,4 +1,6 @@
-"""Kills one part of the pipeline while a call is held between two steps, and sees that the rows cross all the same."""
+"""Kills one part of the pipeline while a call is held between two steps, and sees that the rows cross all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from spark_tests.spark_crash.processes import kill
 from spark_tests.spark_crash.steps import STAGE, STEPS, Step
 from spark_tests.support.waiting import wait_until
 
-#: What becomes of the held call of a process that is dead: it never left, arrives now, or when everything is over.
+#: What becomes of the held call of a process that is dead: it never left, arrives now, or when everything is
+#: over.
 FATES: Final = ("cut", "late", "last")
 
 
@@ -71,7 +74,9 @@ def strike_driver(pipeline: Pipeline, step: Step) -> None:
 
 
 def overtake_driver(pipeline: Pipeline, step: Step) -> None:
-    """Stops the driver with SIGSTOP at a boundary, lets another one do its work, and wakes it up: it must fail."""
+    """Stops the driver with SIGSTOP at a boundary, lets another one do its work, and wakes it up: it must
+    fail.
+    """
     stop = pipeline.stop_at(step)
     pipeline.feed(2 * BATCH_ROWS)
     pipeline.reach(stop, step)
@@ -88,14 +93,18 @@ def overtake_driver(pipeline: Pipeline, step: Step) -> None:
 
 
 def double_batch(pipeline: Pipeline) -> None:
-    """Makes the broker forget that it has committed a batch, before Spark knows of it: the batch is there twice."""
+    """Makes the broker forget that it has committed a batch, before Spark knows of it: the batch is there
+    twice.
+    """
     step = STEPS[-1]
     stop = pipeline.stop_at(step)
     pipeline.feed_one_batch()
     pipeline.reach(stop, step)
     query_id = json.loads((pipeline.checkpoint / "metadata").read_text())["id"]
     with Connection(pipeline.broker.address) as connection:
-        connection.call("ForgetMarker", produce_pb2.ForgetMarkerRequest(owner=f"query:{query_id}", target=TARGET))
+        connection.call(
+            "ForgetMarker", produce_pb2.ForgetMarkerRequest(owner=f"query:{query_id}", target=TARGET)
+        )
     pid = pipeline.process(step.caller, stop, step)
     assert pid is not None
     kill(pid)
@@ -113,7 +122,9 @@ def failing_tasks(pipeline: Pipeline, trouble: pathlib.Path, batches: int) -> Co
 
 
 def late_writer(pipeline: Pipeline) -> None:
-    """Lets a dead attempt's rows arrive when the retry's batch, the last one for now, has long been committed."""
+    """Lets a dead attempt's rows arrive when the retry's batch, the last one for now, has long been
+    committed.
+    """
     step = next(step for step in STEPS if step.methods == STAGE and step.moment == "request")
     stop = pipeline.stop_at(step)
     pipeline.feed_one_batch()

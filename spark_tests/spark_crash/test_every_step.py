@@ -1,4 +1,6 @@
-"""Each part of queue -> Spark -> queue dies with SIGKILL at each boundary between two steps of a batch: every row crosses exactly once."""
+"""Each part of queue -> Spark -> queue dies with SIGKILL at each boundary between two steps of a batch: every
+row crosses exactly once.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_task_worker_killed_at_every_step(pipeline: Pipeline, role: str) -> None
     failed = len(pipeline.driver.failures())
     for step in steps_of(role):
         strike_worker(pipeline, role, step)
-    assert len(pipeline.driver.failures()) == failed, "a query outlives its workers, where Spark may try again"
+    assert len(pipeline.driver.failures()) == failed, (
+        "a query outlives its workers, where Spark may try again"
+    )
     judged(pipeline)
 
 
@@ -113,7 +117,9 @@ def test_random_kills_around_one_driver(pipeline: Pipeline) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.crash_spark
 def test_driver_killed_or_overtaken_at_every_step(tmp_path: pathlib.Path) -> None:
-    """Each of them takes a new driver: at three steps, other ones with each seed, or at all of them in `make crash-spark`."""
+    """Each of them takes a new driver: at three steps, other ones with each seed, or at all of them in `make
+    crash-spark`.
+    """
     with Pipeline(tmp_path, seeded("driver killed")) as pipeline:
         pipeline.start_driver()
         steps = [step for step in STEPS if step.named]

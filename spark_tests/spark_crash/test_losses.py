@@ -1,4 +1,6 @@
-"""The faults of a checkpoint do what they say, and what a file sink counts as written is found: otherwise the runs prove nothing."""
+"""The faults of a checkpoint do what they say, and what a file sink counts as written is found: otherwise the
+runs prove nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ def checkpoint(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_the_last_files_are_lost_with_their_sums(checkpoint: pathlib.Path) -> None:
     Loss(offsets=2, commits=1).strike(checkpoint)
-    assert files(checkpoint) == ["commits/.8.crc", "commits/.9.crc", "commits/8", "commits/9", "offsets/.8.crc", "offsets/8"]
+    assert files(checkpoint) == [
+        "commits/.8.crc",
+        "commits/.9.crc",
+        "commits/8",
+        "commits/9",
+        "offsets/.8.crc",
+        "offsets/8",
+    ]
 
 
 def test_more_than_there_is_is_everything(checkpoint: pathlib.Path) -> None:
@@ -68,7 +77,12 @@ def test_a_file_sink_has_what_its_log_says(tmp_path: pathlib.Path) -> None:
     ("said", "refusal", "by_spark", "two_readers"),
     [
         ("DataLost: the checkpoint lost its last batches: start with a new one", True, False, False),
-        ("CheckpointTooOld: an old copy of the checkpoint; start the query with another checkpoint", True, False, False),
+        (
+            "CheckpointTooOld: an old copy of the checkpoint; start the query with another checkpoint",
+            True,
+            False,
+            False,
+        ),
         ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log", False, True, False),
         ("a query reads queue 'orders' twice", False, False, True),
         ("BrokerUnavailable: nobody answers", False, False, False),

@@ -1,6 +1,8 @@
-"""A checkpoint loses its last files, or an older copy of it comes back: every row arrives once, or the query says clearly why it stops.
+"""A checkpoint loses its last files, or an older copy of it comes back: every row arrives once, or the query
+says clearly why it stops.
 
-Nothing is killed, so one session does for all. The long form draws from all settings; `test_random_kills` does the same to killed drivers.
+Nothing is killed, so one session does for all. The long form draws from all settings; `test_random_kills`
+does the same to killed drivers.
 """
 
 from __future__ import annotations
@@ -34,8 +36,12 @@ LIVES: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0")) // 4
 _EPISODE_LIVES: Final = 20
 #: Every pair of choices is among these.
 _CHOICES: Final = ((1, True, True), (1, False, False), (2, True, False), (2, False, True))
-#: What power cuts do most. A life costs up to ten seconds of processor time, so the short form has few of them.
-_FREQUENT: Final = [(Loss(1, 1), sink) for sink in SINKS] + [(Loss(2, 2), "files"), (Loss(1, 1, first=True), "files")]
+#: What power cuts do most. A life costs up to ten seconds of processor time, so the short form has few of
+#: them.
+_FREQUENT: Final = [(Loss(1, 1), sink) for sink in SINKS] + [
+    (Loss(2, 2), "files"),
+    (Loss(1, 1, first=True), "files"),
+]
 _DRAWN: Final = 3
 
 
@@ -46,15 +52,24 @@ def address(module_path: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("loss", "sink"), _FREQUENT, ids=str)
-def test_lost_batches_lose_no_row(spark: SparkSession, address: str, tmp_path: pathlib.Path, loss: Loss, sink: str) -> None:
+def test_lost_batches_lose_no_row(
+    spark: SparkSession, address: str, tmp_path: pathlib.Path, loss: Loss, sink: str
+) -> None:
     rng = seeded(f"lost/{loss}/{sink}")
-    # A file sink passes over a batch that it knows without reading it: with two queues nobody but the source can tell what is lost.
-    setting = Setting(sink, *rng.choice(_CHOICES)) if sink != "files" else Setting(sink, 2, *rng.choice(_CHOICES)[1:])
+    # A file sink passes over a batch that it knows without reading it: with two queues nobody but the source
+    # can tell what is lost.
+    setting = (
+        Setting(sink, *rng.choice(_CHOICES))
+        if sink != "files"
+        else Setting(sink, 2, *rng.choice(_CHOICES)[1:])
+    )
     sys.stdout.write(f"{setting}; {loss}: {Lifetime(spark, address, tmp_path, setting, rng).run(loss)}\n")
 
 
 @pytest.mark.parametrize("number", range(_DRAWN))
-def test_whatever_is_lost_loses_no_row(spark: SparkSession, address: str, tmp_path: pathlib.Path, number: int) -> None:
+def test_whatever_is_lost_loses_no_row(
+    spark: SparkSession, address: str, tmp_path: pathlib.Path, number: int
+) -> None:
     """Another part of all combinations with each seed."""
     rng = seeded(f"lost/drawn {number}")
     loss, setting = rng.choice(LOSSES), _any_setting(rng)
@@ -76,10 +91,14 @@ def test_lives_with_losses(spark: SparkSession, address: str, tmp_path: pathlib.
         try:
             ends[Lifetime(spark, address, tmp_path, setting, rng).run(loss)] += 1
         except AssertionError as fault:
-            raise AssertionError(f"seed {session_seed()}, episode {episode}, life {number}: {setting}; {loss}: {fault}") from fault
+            raise AssertionError(
+                f"seed {session_seed()}, episode {episode}, life {number}: {setting}; {loss}: {fault}"
+            ) from fault
     told = ", ".join(f"{end} {count}" for end, count in sorted(ends.items()))
     sys.stdout.write(f"seed {session_seed()}, episode {episode} of lives with losses: {told}\n")
 
 
 def _any_setting(rng: random.Random) -> Setting:
-    return Setting(rng.choice(SINKS), *rng.choice(tuple(itertools.product((1, 2), (True, False), (True, False)))))
+    return Setting(
+        rng.choice(SINKS), *rng.choice(tuple(itertools.product((1, 2), (True, False), (True, False))))
+    )

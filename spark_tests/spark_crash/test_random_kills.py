@@ -1,7 +1,8 @@
-"""Random kills of everything that takes part, under a continuous producer and over one checkpoint: counted at the end of each episode.
+"""Random kills of everything that takes part, under a continuous producer and over one checkpoint: counted at
+the end of each episode.
 
-MQ_SPARK_CRASH_ROUNDS says how often (0: not at all, a short one is part of test_every_step); the printed seed repeats the choices, though
-not the schedule of processes.
+MQ_SPARK_CRASH_ROUNDS says how often (0: not at all, a short one is part of test_every_step); the printed seed
+repeats the choices, though not the schedule of processes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def test_random_kills_neither_lose_nor_double_a_row(episode: int, tmp_path: path
     master, sink = rng.choice(["local[2]", "local[2,4]", "local[1]"]), rng.choice(_SINKS)
     fail, consumer = rng.choice(["true", "false"]), rng.choice(["", "crossing"])
     setting = f"{master} into {sink}, failOnDataLoss={fail}, {'a consumer' if consumer else 'no consumer'}"
-    with Pipeline(tmp_path, rng, master, sink=sink, consumer=consumer, source_options={"failOnDataLoss": fail}) as pipeline:
+    with Pipeline(
+        tmp_path, rng, master, sink=sink, consumer=consumer, source_options={"failOnDataLoss": fail}
+    ) as pipeline:
         warm_up(pipeline)
         storm = Storm(pipeline)
         try:
@@ -48,5 +51,11 @@ def test_random_kills_neither_lose_nor_double_a_row(episode: int, tmp_path: path
             setting += f"; ended early, {refused}"
             report = pipeline.judge_refused()
     victims = ", ".join(f"{name} {count}" for name, count in sorted(storm.victims.items()))
-    refusals = ", ".join(f"refused by {name} {count}" for name, count in sorted(storm.refusals.items())) or "nothing refused"
-    sys.stdout.write(f"seed {session_seed()}, episode {episode}, {setting}, {rounds} kills ({victims}; {refusals})\n{report}\n")
+    refusals = (
+        ", ".join(f"refused by {name} {count}" for name, count in sorted(storm.refusals.items()))
+        or "nothing refused"
+    )
+    sys.stdout.write(
+        f"seed {session_seed()}, episode {episode}, {setting}, {rounds} kills ({victims}; "
+        f"{refusals})\n{report}\n"
+    )

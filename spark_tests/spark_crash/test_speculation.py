@@ -1,4 +1,6 @@
-"""Two attempts of one task at work at the same time, on two executors: both write, one counts, and the late one changes nothing."""
+"""Two attempts of one task at work at the same time, on two executors: both write, one counts, and the late
+one changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ class Sets:
 
 def test_of_two_attempts_one_counts(tmp_path: pathlib.Path) -> None:
     sets = Sets()
-    with Cluster(tmp_path) as cluster, Pipeline(tmp_path, seeded("speculation"), cluster.address, conf=_CONF) as pipeline:
+    with (
+        Cluster(tmp_path) as cluster,
+        Pipeline(tmp_path, seeded("speculation"), cluster.address, conf=_CONF) as pipeline,
+    ):
         pipeline.gate.watch(sets.note)
         warm_up(pipeline)
         for step in STEPS:
@@ -65,7 +70,9 @@ def test_of_two_attempts_one_counts(tmp_path: pathlib.Path) -> None:
                     assert len(sets.tokens) == before + 3, "two tasks, and one of them twice"
                 if step.methods == STAGE and step.moment == "request":
                     stop.release()
-                    wait_until(lambda: "EPOCH_FENCED" in sets.errors, PATIENCE_S, "late rows were not refused")
+                    wait_until(
+                        lambda: "EPOCH_FENCED" in sets.errors, PATIENCE_S, "late rows were not refused"
+                    )
                 stop.release()
         assert not pipeline.driver.failures()
         sys.stdout.write(f"{pipeline.judge()}\n")

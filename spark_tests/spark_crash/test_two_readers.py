@@ -45,7 +45,12 @@ def neighbour(spark: SparkSession, address: str, module_path: pathlib.Path) -> I
     ids=["union, rows wait", "union, rows come later", "join, rows wait"],
 )
 def test_two_readers_in_one_query_are_refused(
-    spark: SparkSession, address: str, tmp_path: pathlib.Path, neighbour: Lifetime, readers: str, waiting: bool
+    spark: SparkSession,
+    address: str,
+    tmp_path: pathlib.Path,
+    neighbour: Lifetime,
+    readers: str,
+    waiting: bool,
 ) -> None:
     rng = seeded(f"two readers/{readers}/{waiting}")
     life = Lifetime(spark, address, tmp_path, Setting(rng.choice(["queue", "files"])), rng)

@@ -1,4 +1,6 @@
-"""Format `troubled`: our source and sink, whose tasks fail at random while a file is there. Spark's workers import this module."""
+"""Format `troubled`: our source and sink, whose tasks fail at random while a file is there. Spark's workers
+import this module.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_mq.datasource import MqDataSource
@@ -19,11 +26,20 @@ from pyspark_mq.source import MqStreamReader
 
 #: Spark tries a task four times: the last attempt is left alone.
 _FAILING_ATTEMPTS: Final = 3
-_PLACES: Final = ("reading first", "reading last", "writing first", "writing middle", "writing last", "written")
+_PLACES: Final = (
+    "reading first",
+    "reading last",
+    "writing first",
+    "writing middle",
+    "writing last",
+    "written",
+)
 
 
 class TroubledDataSource(MqDataSource):
-    """Takes one option more, `trouble`: the path of the file. Its text is the seed, and each failure adds a line to `path`.failed."""
+    """Takes one option more, `trouble`: the path of the file. Its text is the seed, and each failure adds a
+    line to `path`.failed.
+    """
 
     def __init__(self, options: dict[str, str]) -> None:
         kept = dict(options)
@@ -41,7 +57,9 @@ class TroubledDataSource(MqDataSource):
         return became
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        became: DataSourceStreamWriter = _became(super().streamWriter(schema, overwrite), TroubledWriter, self._trouble)
+        became: DataSourceStreamWriter = _became(
+            super().streamWriter(schema, overwrite), TroubledWriter, self._trouble
+        )
         return became
 
 
@@ -57,7 +75,9 @@ class Trouble:
         assert task is not None
         attempt = task.attemptNumber()
         if attempt < _FAILING_ATTEMPTS and self._path.exists():
-            rng = random.Random(f"{self._path.read_text()}/{task.getLocalProperty(BATCH_ID)}/{task.partitionId()}/{attempt}")
+            rng = random.Random(
+                f"{self._path.read_text()}/{task.getLocalProperty(BATCH_ID)}/{task.partitionId()}/{attempt}"
+            )
             if rng.choice([*_PLACES, "", ""]) == place:
                 with self._path.with_name(self._path.name + ".failed").open("a") as failed:
                     failed.write(f"{place}\n")

@@ -19,7 +19,8 @@ PIECE_BYTES: Final = 150
 
 @contextlib.contextmanager
 def chunks_of(bits: int = SMALL, *, small_pieces: bool = True) -> Iterator[None]:
-    """In the block a part of rows covers 2 ** `bits` offsets, which never changes on a real disk, where it is 2 ** 20.
+    """In the block a part of rows covers 2 ** `bits` offsets, which never changes on a real disk, where it is
+    2 ** 20.
 
     `small_pieces`: every part of more than a few elements is cut.
     """

@@ -34,5 +34,7 @@ class FakeClock:
         self._monotonic_ns += round(seconds * 1_000_000_000)
 
     def jump_wall(self, seconds: float) -> None:
-        """Sets the wall clock forward or back, as an operator or NTP does. The monotonic clock does not notice."""
+        """Sets the wall clock forward or back, as an operator or NTP does. The monotonic clock does not
+        notice.
+        """
         self._wall_us += round(seconds * 1_000_000)

@@ -1,8 +1,10 @@
-"""A home of Spark that starts twice as fast as the installed one; for tests, which start Spark a hundred times.
+"""A home of Spark that starts twice as fast as the installed one; for tests, which start Spark a hundred
+times.
 
     python -m spark_tests.support.spark_home
 
-writes an archive of Spark's classes, which its next JVMs map instead of loading and checking 15,000 files of jars.
+writes an archive of Spark's classes, which its next JVMs map instead of loading and checking 15,000 files of
+jars.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from spark_tests.support.tree import PROJECT
 HOME: Final = pathlib.Path(sys.prefix) / "spark-home"
 _ARCHIVE: Final = HOME / "classes.jsa"
 #: Short-lived JVMs: what runs once is worth neither the second compiler nor a look at Spark's own bytecode.
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+JAVA_OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 #: An archive of another Java is passed over; the warning would stand between the lines of examples.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def set_environment() -> None:
-    """Has all Sparks of this process and its children start from here, unless the environment names another home."""
+    """Has all Sparks of this process and its children start from here, unless the environment names another
+    home.
+    """
     if "SPARK_HOME" in os.environ or importlib.util.find_spec("pyspark") is None:
         return
     _make()
@@ -52,7 +58,12 @@ def _write_archive() -> None:
     """By the classes that an example has loaded when it ends."""
     _make()
     options = f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={_ARCHIVE} {_QUIET}"
-    environment = {**os.environ, "SPARK_HOME": str(HOME), "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(HOME),
+        "SPARK_SUBMIT_OPTS": options,
+        "PYSPARK_PYTHON": sys.executable,
+    }
     example = PROJECT / "examples" / "02_exactly_once.py"
     subprocess.run([sys.executable, str(example)], env=environment, stdout=subprocess.DEVNULL, check=True)
 

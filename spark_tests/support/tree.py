@@ -33,7 +33,9 @@ def parsed(path: pathlib.Path) -> ast.Module:
 
 
 def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute module of every import in a file, also of those inside functions; a relative import is resolved."""
+    """Line and absolute module of every import in a file, also of those inside functions; a relative import
+    is resolved.
+    """
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]

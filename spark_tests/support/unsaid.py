@@ -1,4 +1,6 @@
-"""What brokers within this process say, where nobody wants to read it: a full disk of a thousand histories is a thousand lines."""
+"""What brokers within this process say, where nobody wants to read it: a full disk of a thousand histories is
+a thousand lines.
+"""
 
 from __future__ import annotations
 

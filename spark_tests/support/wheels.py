@@ -12,7 +12,8 @@ from spark_tests.support.tree import PROJECT, ROOTS
 def build_wheel(folder: pathlib.Path) -> pathlib.Path:
     """Returns the wheel, built below `folder`.
 
-    From a copy: setuptools leaves build/ and *.egg-info beside the sources, and would take stale files from there.
+    From a copy: setuptools leaves build/ and *.egg-info beside the sources, and would take stale files from
+        there.
     """
     source, out = folder / "source", folder / "dist"
     source.mkdir()

@@ -13,15 +13,33 @@ from mq_wire.v1.subscribe_pb2 import ConsumerInfo
 from pyspark_mq import Connection
 
 _HEADS = (
-    "QUEUE", "CONSUMER", "INCARNATION", "CONNECTED", "UNACKNOWLEDGED", "READ", "OLDEST", "PINNED", "FAILED", "QUERY", "BATCH", "SESSION",
-    "FROM", "CLIENT",
-)  # fmt: skip
+    "QUEUE",
+    "CONSUMER",
+    "INCARNATION",
+    "CONNECTED",
+    "UNACKNOWLEDGED",
+    "READ",
+    "OLDEST",
+    "PINNED",
+    "FAILED",
+    "QUERY",
+    "BATCH",
+    "SESSION",
+    "FROM",
+    "CLIENT",
+)
 
 
 def listing(options: argparse.Namespace) -> int:
     """Prints one line per consumer."""
     with Connection(options.broker) as connection:
-        print_table(_HEADS, [_connected(info) if info.session else _durable(info) for info in _consumers(connection, options.queue)])
+        print_table(
+            _HEADS,
+            [
+                _connected(info) if info.session else _durable(info)
+                for info in _consumers(connection, options.queue)
+            ],
+        )
     return 0
 
 
@@ -35,7 +53,11 @@ def release(options: argparse.Namespace) -> int:
         )
         reply = connection.call("ReleaseConsumer", request)
     if one.connected:
-        print(f"a query was at work as {options.name}: it ends with IncarnationSuperseded, and needs a new checkpoint", file=sys.stderr)
+        print(
+            f"a query was at work as {options.name}: it ends with IncarnationSuperseded, and needs a new "
+            f"checkpoint",
+            file=sys.stderr,
+        )
     figures = f"{reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged"
     put(f"released {options.name} of {one.destination}: {figures}")
     return 0
@@ -44,29 +66,55 @@ def release(options: argparse.Namespace) -> int:
 def end(options: argparse.Namespace) -> int:
     """Ends the stream of a connected consumer."""
     with Connection(options.broker) as connection:
-        found = [info for info in _consumers(connection, "") if info.session and info.session == options.session]
+        found = [
+            info for info in _consumers(connection, "") if info.session and info.session == options.session
+        ]
         if not found:
-            raise InvalidOption(f"no consumer with session {options.session} is connected: `mq consumers list` shows who is")
-        # Once: had the first call ended it and its answer been lost, another one would be told that there is none.
-        reply = connection.call("ReleaseConsumer", subscribe_pb2.ReleaseConsumerRequest(session=options.session), retry_timeout=None)
-    put(f"ended session {options.session} of {found[0].destination}: {reply.returned_rows:,} messages returned")
+            raise InvalidOption(
+                f"no consumer with session {options.session} is connected: `mq consumers list` shows who is"
+            )
+        # Once: had the first call ended it and its answer been lost, another one would be told that there is
+        # none.
+        reply = connection.call(
+            "ReleaseConsumer",
+            subscribe_pb2.ReleaseConsumerRequest(session=options.session),
+            retry_timeout=None,
+        )
+    put(
+        f"ended session {options.session} of {found[0].destination}: {reply.returned_rows:,} messages "
+        f"returned"
+    )
     return 0
 
 
 def _consumers(connection: Connection, queue: str) -> list[ConsumerInfo]:
-    return list(connection.call("ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue), retry_timeout=None).consumers)
+    return list(
+        connection.call(
+            "ListConsumers", subscribe_pb2.ListConsumersRequest(destination=queue), retry_timeout=None
+        ).consumers
+    )
 
 
 def _called(connection: Connection, queue: str, name: str) -> ConsumerInfo:
-    found = [info for info in _consumers(connection, queue) if not info.session and name in (info.consumer, info.incarnation.hex())]
+    found = [
+        info
+        for info in _consumers(connection, queue)
+        if not info.session and name in (info.consumer, info.incarnation.hex())
+    ]
     if len(found) == 1:
         return found[0]
     if found:
         queues = ", ".join(sorted({info.destination for info in found}))
         raise InvalidOption(f"consumer {name!r} exists on the queues {queues}: say which with --queue")
     if name == "-":
-        raise InvalidOption("release a consumer without a name by its INCARNATION, and end a connected one with `mq consumers end SESSION`")
-    raise InvalidOption(f"there is no consumer {name!r}{f' of {queue}' if queue else ''}: `mq consumers list` shows who there is")
+        raise InvalidOption(
+            "release a consumer without a name by its INCARNATION, and end a connected one with `mq "
+            "consumers end SESSION`"
+        )
+    raise InvalidOption(
+        f"there is no consumer {name!r}{f' of {queue}' if queue else ''}: `mq consumers list` shows who "
+        f"there is"
+    )
 
 
 def _durable(info: ConsumerInfo) -> tuple[object, ...]:
@@ -89,4 +137,19 @@ def _durable(info: ConsumerInfo) -> tuple[object, ...]:
 def _connected(info: ConsumerInfo) -> tuple[object, ...]:
     client = "".join(character if character.isprintable() else "?" for character in info.client)
     held = info.unacknowledged_rows
-    return (info.destination, "-", "-", "yes", held, "-", "-", "-", "-", "-", "-", str(info.session), info.peer or "-", client or "-")
+    return (
+        info.destination,
+        "-",
+        "-",
+        "yes",
+        held,
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        str(info.session),
+        info.peer or "-",
+        client or "-",
+    )

@@ -17,7 +17,9 @@ EXIT_UNREADABLE: Final = 2
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Says what is damaged and what it costs; 0 = nothing, 1 = something, 2 = so much that nothing can be said."""
+    """Says what is damaged and what it costs; 0 = nothing, 1 = something, 2 = so much that nothing can be
+    said.
+    """
     try:
         report = verify_directory(options.directory)
     except (DataDirectoryInUse, DataDirectoryUnusable, JournalDamaged) as error:
@@ -51,9 +53,11 @@ def _print(report: Report, options: argparse.Namespace) -> None:
     for finding in report.findings:
         put(str(finding))
     put(
-        f"{report.directory}: {report.segments} segments with {report.turns:,} turns ({size(report.bytes)}), {report.snapshots} snapshots: "
+        f"{report.directory}: {report.segments} segments with {report.turns:,} turns "
+        f"({size(report.bytes)}), {report.snapshots} snapshots: "
         f"{len(report.findings)} damaged, {report.lost_rows:,} rows lost"
         if report.findings
-        else f"{report.directory}: {report.segments} segments with {report.turns:,} turns ({size(report.bytes)}), {report.snapshots} "
+        else f"{report.directory}: {report.segments} segments with {report.turns:,} turns "
+        f"({size(report.bytes)}), {report.snapshots} "
         "snapshots: all whole"
     )

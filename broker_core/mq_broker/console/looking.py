@@ -15,7 +15,19 @@ from pyspark_mq import Connection
 def queues(options: argparse.Namespace) -> int:
     """Prints one line per queue."""
     listing = _call(options, "ListDestinations", admin_pb2.ListDestinationsRequest(prefix=options.prefix))
-    heads = ("QUEUE", "PARTITIONS", "READY", "ASSIGNED", "STAGED", "DEAD", "ENQUEUED", "DUPLICATES", "LOST", "CONSUMERS", "OLDEST")
+    heads = (
+        "QUEUE",
+        "PARTITIONS",
+        "READY",
+        "ASSIGNED",
+        "STAGED",
+        "DEAD",
+        "ENQUEUED",
+        "DUPLICATES",
+        "LOST",
+        "CONSUMERS",
+        "OLDEST",
+    )
     print_table(
         heads,
         [
@@ -51,15 +63,21 @@ def create(options: argparse.Namespace) -> int:
         existed = _exists(connection, options.queue)
         request = admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions)
         made = connection.call("CreateDestination", request)
-    # A call that was repeated finds what it made itself, and an older broker does not say whether it made anything.
+    # A call that was repeated finds what it made itself, and an older broker does not say whether it made
+    # anything.
     is_new = made.created or not existed
-    put(f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with {len(made.partitions)} partitions")
+    put(
+        f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with "
+        f"{len(made.partitions)} partitions"
+    )
     return 0
 
 
 def _exists(connection: Connection, queue: str) -> bool:
     try:
-        connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=None)
+        connection.call(
+            "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue), retry_timeout=None
+        )
     except UnknownDestination:
         return False
     return True
@@ -68,13 +86,20 @@ def _exists(connection: Connection, queue: str) -> bool:
 def delete(options: argparse.Namespace) -> int:
     """Deletes a queue."""
     with Connection(options.broker) as connection:
-        reply = connection.call("Stats", admin_pb2.StatsRequest(destination=options.queue), retry_timeout=None)
+        reply = connection.call(
+            "Stats", admin_pb2.StatsRequest(destination=options.queue), retry_timeout=None
+        )
         depth = reply.destination.depth_rows
         if depth and not options.force:
-            raise InvalidRequest(f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them")
-        # By its identity: a repeated call that comes late must not delete what was created since under the name.
+            raise InvalidRequest(
+                f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them"
+            )
+        # By its identity: a repeated call that comes late must not delete what was created since under the
+        # name.
         known = reply.destination.destination_id
-        connection.call("DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue, destination_id=known))
+        connection.call(
+            "DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue, destination_id=known)
+        )
     put(f"deleted {options.queue}" + (f" with {depth:,} messages" if depth else ""))
     return 0
 
@@ -103,7 +128,11 @@ def _broker_pairs(broker: Any) -> list[tuple[str, object]]:
 
 
 def _queue_pairs(queue: Any) -> list[tuple[str, object]]:
-    lanes = [(f"ready at priority {priority}", rows) for priority, rows in reversed(list(enumerate(queue.ready_by_priority))) if rows]
+    lanes = [
+        (f"ready at priority {priority}", rows)
+        for priority, rows in reversed(list(enumerate(queue.ready_by_priority)))
+        if rows
+    ]
     return [
         ("queue", queue.name),
         ("partitions", queue.partitions),

@@ -23,11 +23,14 @@ _BROKER: Final = "broker:run"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are wrong."""
+    """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are
+    wrong.
+    """
     keep_standard_files()
     options = _parser().parse_args(arguments)
     if options.command == _BROKER:
-        # First thing: what a broker is made of takes a second to load, and a clean end then is no other than later.
+        # First thing: what a broker is made of takes a second to load, and a clean end then is no other than
+        # later.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda number, frame: os._exit(0))
     try:
@@ -40,7 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MqError, OutputFailed) as error:
         print(f"mq: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(f"mq: the Python package {error.name!r} is missing: pip install '.[broker]' in a checkout of pyspark-mq", file=sys.stderr)
+        print(
+            f"mq: the Python package {error.name!r} is missing: pip install '.[broker]' in a checkout of "
+            f"pyspark-mq",
+            file=sys.stderr,
+        )
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_ERROR
@@ -49,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(path: str) -> Callable[[argparse.Namespace], int]:
     # Imported only now: each command loads what it needs, and `mq --help` nothing.
     module, _, name = path.partition(":")
-    function: Callable[[argparse.Namespace], int] = getattr(import_module(f"mq_broker.console.{module}"), name)
+    function: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"mq_broker.console.{module}"), name
+    )
     return function
 
 
@@ -80,11 +89,15 @@ class _Command(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mq", description="A durable, columnar message queue for Spark.")
     parser.add_argument("--version", action="version", version=f"mq {version()}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Command)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_Command
+    )
     _add_broker(commands)
     _add_damage(commands)
     client = argparse.ArgumentParser(add_help=False)
-    client.add_argument("--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}")
+    client.add_argument(
+        "--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}"
+    )
     _add_looking(commands, client)
     _add_staging(commands, client)
     _add_messages(commands, client)
@@ -95,11 +108,16 @@ def _add_broker(commands: Any) -> None:
     broker = commands.add_parser(
         "broker",
         help="run a broker in the foreground",
-        description="Runs a broker until SIGTERM or SIGINT. Flags beat the config file, the config file beats the defaults.",
+        description="Runs a broker until SIGTERM or SIGINT. Flags beat the config file, the config file "
+        "beats the defaults.",
     )
     broker.set_defaults(command=_BROKER)
     broker.add_argument("--config", metavar="FILE", help="TOML file; conf/broker.toml shows every setting")
-    broker.add_argument("--stop-with-stdin", action="store_true", help="stop when stdin ends, which is when the parent process does")
+    broker.add_argument(
+        "--stop-with-stdin",
+        action="store_true",
+        help="stop when stdin ends, which is when the parent process does",
+    )
     for setting in dataclasses.fields(BrokerConfig):
         kind = type(setting.default)
         broker.add_argument(
@@ -107,14 +125,27 @@ def _add_broker(commands: Any) -> None:
             dest=f"set_{setting.name}",
             type=_truth if kind is bool else kind,
             metavar={bool: "true|false", int: "N"}.get(kind, "TEXT"),
-            help=f"{setting.metadata['summary']} (default {str(setting.default).lower() if kind is bool else setting.default})",
+            help=f"{setting.metadata['summary']} (default "
+            f"{str(setting.default).lower() if kind is bool else setting.default})",
         )
 
 
 def _add_damage(commands: Any) -> None:
     for name, what in (
-        ("verify", "look for damage in the data directory of a stopped broker; exit code 0 = none, 1 = some, 2 = unreadable"),
-        ("repair", "take out what is damaged (a copy stays in the folder 'quarantine'): the broker starts, and the rest is readable"),
+        (
+            "verify",
+            (
+                "look for damage in the data directory of a stopped broker; "
+                "exit code 0 = none, 1 = some, 2 = unreadable"
+            ),
+        ),
+        (
+            "repair",
+            (
+                "take out what is damaged (a copy stays in the folder 'quarantine'): the broker starts, and "
+                "the rest is readable"
+            ),
+        ),
     ):
         command = commands.add_parser(name, help=what)
         command.set_defaults(command=f"damage:{name}")
@@ -125,7 +156,9 @@ def _add_damage(commands: Any) -> None:
 def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     queues = commands.add_parser("queues", parents=[client], help="list queues and what waits in them")
     queues.set_defaults(command="looking:queues")
-    queues.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin so")
+    queues.add_argument(
+        "prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin so"
+    )
 
     stats = commands.add_parser("stats", parents=[client], help="figures of the broker, or of one queue")
     stats.set_defaults(command="looking:stats")
@@ -134,34 +167,61 @@ def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     create = commands.add_parser("create", parents=[client], help="create a queue")
     create.set_defaults(command="looking:create")
     create.add_argument("queue", metavar="QUEUE")
-    create.add_argument("--partitions", type=_not_negative, default=0, metavar="N", help="default: the broker's default_partitions")
+    create.add_argument(
+        "--partitions",
+        type=_not_negative,
+        default=0,
+        metavar="N",
+        help="default: the broker's default_partitions",
+    )
 
     delete = commands.add_parser("delete", parents=[client], help="delete a queue")
     delete.set_defaults(command="looking:delete")
     delete.add_argument("queue", metavar="QUEUE")
     delete.add_argument("--force", action="store_true", help="also where messages wait in it; they are lost")
 
-    consumers = commands.add_parser("consumers", help="who takes messages: Spark queries, and connected consumers")
+    consumers = commands.add_parser(
+        "consumers", help="who takes messages: Spark queries, and connected consumers"
+    )
     actions = consumers.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", parents=[client], help="who holds what, and since when")
     listing.set_defaults(command="consumers:listing")
     listing.add_argument("queue", nargs="?", default="", metavar="QUEUE")
-    end = actions.add_parser("end", parents=[client], help="end a connected consumer; what it holds goes back")
+    end = actions.add_parser(
+        "end", parents=[client], help="end a connected consumer; what it holds goes back"
+    )
     end.set_defaults(command="consumers:end")
     end.add_argument("session", type=int, metavar="SESSION", help="as `mq consumers list` shows it")
-    release = actions.add_parser("release", parents=[client], help="give back what a durable consumer holds, for good")
+    release = actions.add_parser(
+        "release", parents=[client], help="give back what a durable consumer holds, for good"
+    )
     release.set_defaults(command="consumers:release")
-    release.add_argument("name", metavar="NAME", help="name of the consumer, or its incarnation as `mq consumers list` shows it")
-    release.add_argument("--queue", default="", metavar="QUEUE", help="needed where several queues have a consumer of this name")
+    release.add_argument(
+        "name",
+        metavar="NAME",
+        help="name of the consumer, or its incarnation as `mq consumers list` shows it",
+    )
+    release.add_argument(
+        "--queue",
+        default="",
+        metavar="QUEUE",
+        help="needed where several queues have a consumer of this name",
+    )
 
 
 def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
     staged = commands.add_parser("staged", help="rows that writers have staged and nobody has committed")
     actions = staged.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", parents=[client], help="which sets there are, how large, and for how long without a sign of life")
+    listing = actions.add_parser(
+        "list",
+        parents=[client],
+        help="which sets there are, how large, and for how long without a sign of life",
+    )
     listing.set_defaults(command="staging:list_staged")
     listing.add_argument("--query", default="", metavar="ID", help="only those of one query")
-    discard = actions.add_parser("discard", parents=[client], help="discard sets; a writer that is still at it fails")
+    discard = actions.add_parser(
+        "discard", parents=[client], help="discard sets; a writer that is still at it fails"
+    )
     discard.set_defaults(command="staging:discard_staged")
     discard.add_argument("tokens", nargs="*", metavar="TOKEN", help="as `mq staged list` shows them")
     discard.add_argument("--query", default="", metavar="ID", help="instead: all sets of one query")
@@ -171,7 +231,9 @@ def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", parents=[client], help="owners, versions and rows")
     listing.set_defaults(command="staging:list_markers")
     listing.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only owners that begin so")
-    forget = actions.add_parser("forget", parents=[client], help="forget one: what its owner writes again is stored again")
+    forget = actions.add_parser(
+        "forget", parents=[client], help="forget one: what its owner writes again is stored again"
+    )
     forget.set_defaults(command="staging:forget_marker")
     forget.add_argument("owner", metavar="OWNER", help="as `mq markers list` shows it")
     forget.add_argument("--target", metavar="TARGET", help="needed where the owner has several")
@@ -181,21 +243,42 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
     send = commands.add_parser("send", parents=[client], help="send messages")
     send.set_defaults(command="messages:send")
     send.add_argument("queue", metavar="QUEUE")
-    send.add_argument("values", nargs="*", metavar="VALUE", help="one message each; none: one message per line of --file")
+    send.add_argument(
+        "values", nargs="*", metavar="VALUE", help="one message each; none: one message per line of --file"
+    )
     send.add_argument("--file", default="-", metavar="FILE", help="default '-' = stdin")
     send.add_argument("--key", help="messages with the same key keep their order")
     urgent = f"9 is most urgent; default {PRIORITY_DEFAULT}"
     send.add_argument("--priority", type=_priority, default=PRIORITY_DEFAULT, metavar="0-9", help=urgent)
-    send.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
+    send.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times"
+    )
     send.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default 30")
 
-    receive = commands.add_parser("receive", parents=[client], help="receive messages and print their values, one per line")
+    receive = commands.add_parser(
+        "receive", parents=[client], help="receive messages and print their values, one per line"
+    )
     receive.set_defaults(command="messages:receive")
     receive.add_argument("queue", metavar="QUEUE")
-    receive.add_argument("--count", type=_not_negative, default=1, metavar="N", help="default 1; 0 = until none comes within the timeout")
-    receive.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="to wait for each message; default 5")
-    receive.add_argument("--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue")
-    receive.add_argument("--verbose", "-v", action="store_true", help="also partition, offset, priority, deliveries, key and headers")
+    receive.add_argument(
+        "--count",
+        type=_not_negative,
+        default=1,
+        metavar="N",
+        help="default 1; 0 = until none comes within the timeout",
+    )
+    receive.add_argument(
+        "--timeout", type=float, default=5.0, metavar="SECONDS", help="to wait for each message; default 5"
+    )
+    receive.add_argument(
+        "--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue"
+    )
+    receive.add_argument(
+        "--verbose",
+        "-v",
+        action="store_true",
+        help="also partition, offset, priority, deliveries, key and headers",
+    )
 
 
 def _priority(text: str) -> int:

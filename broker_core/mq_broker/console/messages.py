@@ -40,7 +40,9 @@ def receive(options: argparse.Namespace) -> int:
     # No more than asked for: what is fetched and not printed would count as delivered.
     prefetch = min(options.count or _PREFETCH_MAX, _PREFETCH_MAX)
     received = 0
-    with Consumer(options.broker, queue=options.queue, prefetch=prefetch, max_unacknowledged=prefetch) as consumer:
+    with Consumer(
+        options.broker, queue=options.queue, prefetch=prefetch, max_unacknowledged=prefetch
+    ) as consumer:
         while not options.count or received < options.count:
             message = consumer.receive(timeout=options.timeout)
             if message is None:
@@ -50,7 +52,10 @@ def receive(options: argparse.Namespace) -> int:
             if options.ack:
                 consumer.acknowledge(message)
     if received < options.count:
-        print(f"mq: {received} of {options.count} messages came: none for {options.timeout:g} s (--timeout)", file=sys.stderr)
+        print(
+            f"mq: {received} of {options.count} messages came: none for {options.timeout:g} s (--timeout)",
+            file=sys.stderr,
+        )
     return 0 if received or not options.count else 1
 
 
@@ -61,7 +66,11 @@ def _values(options: argparse.Namespace) -> Iterator[bytes]:
     if options.file == "-" and sys.stdin is None:
         raise InvalidOption("stdin is closed: give values, or --file")
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if options.file == "-" else open(options.file, "rb") as file:
+        with (
+            contextlib.nullcontext(sys.stdin.buffer)
+            if options.file == "-"
+            else open(options.file, "rb") as file
+        ):
             yield from (line.rstrip(b"\r\n") for line in file)
     except OSError as error:
         name = "stdin" if options.file == "-" else f"--file {options.file!r}"

@@ -1,4 +1,6 @@
-"""What commands write to stdout. That it fails is an error like others: what nobody could read has not been said."""
+"""What commands write to stdout. That it fails is an error like others: what nobody could read has not been
+said.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class OutputFailed(Exception):
 
 
 def keep_standard_files() -> None:
-    """Gives /dev/null to a standard file that is closed: else the next file that is opened gets its number, and all that is written there.
+    """Gives /dev/null to a standard file that is closed: else the next file that is opened gets its number,
+    and all that is written there.
 
     `sys.stdout` stays None where stdout is closed: that is told by `put`.
     """
@@ -30,9 +33,13 @@ def keep_standard_files() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
-        if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: what a short write leaves is lost in silence
+        if isinstance(
+            sys.stdout.buffer, io.RawIOBase
+        ):  # PYTHONUNBUFFERED: what a short write leaves is lost in silence
             sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding=sys.stdout.encoding)
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its number
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a terminal that cannot show a character shows its number
 
 
 def check_stdout() -> None:
@@ -80,7 +87,9 @@ def _failed(error: Exception) -> OutputFailed:
 
 
 def give_up_stdout() -> None:
-    """What is still in our buffers goes nowhere: else the end of the interpreter would try again, and say so."""
+    """What is still in our buffers goes nowhere: else the end of the interpreter would try again, and
+    say so.
+    """
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

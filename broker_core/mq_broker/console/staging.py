@@ -45,12 +45,17 @@ def list_staged(options: argparse.Namespace) -> int:
 def discard_staged(options: argparse.Namespace) -> int:
     """Discards staged sets by token, or all of one query."""
     if bool(options.tokens) == bool(options.query):
-        raise InvalidOption("give the tokens of the sets as `mq staged list` shows them, or --query for all of one query")
+        raise InvalidOption(
+            "give the tokens of the sets as `mq staged list` shows them, or --query for all of one query"
+        )
     tokens = [_token(text) for text in options.tokens]
     with Connection(options.broker) as connection:
         known = [one.token for one in _staged(connection, options.query)]
         if unknown := set(tokens).difference(known):
-            raise InvalidRequest(f"there is no staged set {min(unknown).hex()}: `mq staged list` shows them; nothing was discarded")
+            raise InvalidRequest(
+                f"there is no staged set {min(unknown).hex()}: `mq staged list` shows them; nothing was "
+                f"discarded"
+            )
         tokens = tokens or known
         rows = 0
         for first in range(0, len(tokens), _PAGE):
@@ -66,7 +71,18 @@ def list_markers(options: argparse.Namespace) -> int:
     with Connection(options.broker) as connection:
         markers = list(_markers(connection, options.prefix))
     print_table(
-        heads, [(one.owner, one.target or "-", str(one.version), one.rows, one.query_id or "-", _time(one.time_us)) for one in markers]
+        heads,
+        [
+            (
+                one.owner,
+                one.target or "-",
+                str(one.version),
+                one.rows,
+                one.query_id or "-",
+                _time(one.time_us),
+            )
+            for one in markers
+        ],
     )
     return 0
 
@@ -79,10 +95,19 @@ def forget_marker(options: argparse.Namespace) -> int:
             found = [one for one in found if one.target == options.target]
         if len(found) != 1:
             targets = ", ".join(repr(one.target) for one in found)
-            which = f"{len(found)} targets ({targets}): say which with --target" if found else "no marker: `mq markers list` shows them"
+            which = (
+                f"{len(found)} targets ({targets}): say which with --target"
+                if found
+                else "no marker: `mq markers list` shows them"
+            )
             raise InvalidRequest(f"owner {options.owner!r} has {which}")
-        connection.call("ForgetMarker", produce.ForgetMarkerRequest(owner=options.owner, target=found[0].target))
-    put(f"forgot {options.owner} of {found[0].target or '(no target)'}, which was at version {found[0].version}")
+        connection.call(
+            "ForgetMarker", produce.ForgetMarkerRequest(owner=options.owner, target=found[0].target)
+        )
+    put(
+        f"forgot {options.owner} of {found[0].target or '(no target)'}, which was at version "
+        f"{found[0].version}"
+    )
     return 0
 
 
@@ -112,9 +137,13 @@ def _token(text: str) -> bytes:
     except ValueError:
         token = b""
     if len(token) != _TOKEN_BYTES:
-        raise InvalidOption(f"{text!r} is no token: give {2 * _TOKEN_BYTES} hexadecimal digits as `mq staged list` shows them")
+        raise InvalidOption(
+            f"{text!r} is no token: give {2 * _TOKEN_BYTES} hexadecimal digits as `mq staged list` shows them"
+        )
     return token
 
 
 def _time(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if time_us else "-"
+    return (
+        datetime.fromtimestamp(time_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if time_us else "-"
+    )

@@ -12,9 +12,14 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     cells = [list(row) for row in rows]
     texts = [list(heads), *([_text(cell) for cell in row] for row in cells)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
-    right = [all(isinstance(row[i], (int, float)) for row in cells) and bool(cells) for i in range(len(heads))]
+    right = [
+        all(isinstance(row[i], (int, float)) for row in cells) and bool(cells) for i in range(len(heads))
+    ]
     for row in texts:
-        line = "  ".join(text.rjust(width) if flush else text.ljust(width) for text, width, flush in zip(row, widths, right, strict=True))
+        line = "  ".join(
+            text.rjust(width) if flush else text.ljust(width)
+            for text, width, flush in zip(row, widths, right, strict=True)
+        )
         put(line.rstrip())
 
 

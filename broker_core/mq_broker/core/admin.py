@@ -28,7 +28,8 @@ def find_or_create(ledger: Ledger, name: str, create: bool) -> Destination:
         return ledger.state.destination(name)
     if not ledger.state.settings.auto_create:
         raise UnknownDestination(
-            f"there is no destination {name!r}, and this broker creates none on first use: create it with `mq create {name}`, "
+            f"there is no destination {name!r}, and this broker creates none on first use: create it with "
+            f"`mq create {name}`, "
             "or set auto_create_destinations = true"
         )
     return _create(ledger, name, ledger.state.settings.default_partitions)
@@ -38,15 +39,19 @@ def _create(ledger: Ledger, name: str, partitions: int) -> Destination:
     state = ledger.state
     if len(state.by_name) >= state.settings.destinations_max:
         raise LimitExceeded(
-            f"destination {name!r} would be one more than destinations_max = {state.settings.destinations_max}: delete "
+            f"destination {name!r} would be one more than destinations_max = "
+            f"{state.settings.destinations_max}: delete "
             "some or raise the limit"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise LimitExceeded(f"destination {name!r} cannot have {partitions} partitions: choose 1 to {PARTITIONS_MAX}")
+        raise LimitExceeded(
+            f"destination {name!r} cannot have {partitions} partitions: choose 1 to {PARTITIONS_MAX}"
+        )
     if state.partitions_total + partitions > state.settings.partitions_total_max:
         raise LimitExceeded(
             f"destination {name!r} with {partitions} partitions would be beyond partitions_total_max = "
-            f"{state.settings.partitions_total_max} ({state.partitions_total} are there): choose fewer, delete some or raise the limit"
+            f"{state.settings.partitions_total_max} ({state.partitions_total} are there): choose fewer, "
+            f"delete some or raise the limit"
         )
     ledger.record(
         destination_created={
@@ -72,7 +77,8 @@ def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Des
         return _described(made, created=True)
     if request.partitions and request.partitions != len(found.partitions):
         raise DestinationExists(
-            f"destination {request.name!r} exists with {len(found.partitions)} partitions, not {request.partitions}: "
+            f"destination {request.name!r} exists with {len(found.partitions)} partitions, not "
+            f"{request.partitions}: "
             "use another name, or delete it first"
         )
     return _described(found)
@@ -83,7 +89,10 @@ def _described(destination: Destination, *, created: bool = False) -> admin.Dest
         name=destination.name,
         created=created,
         destination_id=destination.destination_id,
-        partitions=[admin.Partition(partition=i, end_offset=p.log.next_offset) for i, p in enumerate(destination.partitions)],
+        partitions=[
+            admin.Partition(partition=i, end_offset=p.log.next_offset)
+            for i, p in enumerate(destination.partitions)
+        ],
     )
 
 
@@ -92,7 +101,9 @@ def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.Del
     named = request.destination_id
     if named:
         if len(named) != 16:
-            raise InvalidRequest(f"destination_id of {len(named)} bytes: give the 16 that DescribeDestination shows, or none")
+            raise InvalidRequest(
+                f"destination_id of {len(named)} bytes: give the 16 that DescribeDestination shows, or none"
+            )
         found = state.by_name.get(request.name)
         if found is None or found.destination_id != named:
             return admin.DeleteDestinationResponse()  # it is gone: this came before, and its answer was lost
@@ -102,7 +113,8 @@ def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.Del
         # Its rows are gone: what it asks for from now on is refused.
         del state.sessions[number]
         why = UnknownDestination(
-            f"destination {request.name!r} was deleted, and what was in it is gone: make a new consumer when it is there again"
+            f"destination {request.name!r} was deleted, and what was in it is gone: make a new consumer "
+            f"when it is there again"
         )
         state.farewells.append((session, why))
         state.stir(destination.name)
@@ -114,7 +126,8 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
     state = ledger.state
     if producer not in state.producers and len(state.producers) >= state.settings.named_producers_max:
         raise LimitExceeded(
-            f"producer name {request.name!r} would be one more than named_producers_max = {state.settings.named_producers_max}: "
+            f"producer name {request.name!r} would be one more than named_producers_max = "
+            f"{state.settings.named_producers_max}: "
             "use a name again, send without a name, or raise the limit"
         )
     epoch = state.producers.get(producer, 0) + 1
@@ -128,7 +141,9 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
     return response
 
 
-def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) -> admin.ListDestinationsResponse:
+def list_destinations(
+    ledger: Ledger, request: admin.ListDestinationsRequest
+) -> admin.ListDestinationsResponse:
     """Returns all of them at once, for whoever is alone with the broker; others ask page by page."""
     state = ledger.state
     found = [destination_stats(ledger, state.by_name[name]) for name in state.names(request.prefix, "")]
@@ -136,7 +151,9 @@ def list_destinations(ledger: Ledger, request: admin.ListDestinationsRequest) ->
 
 
 def list_page(ledger: Ledger, command: ListPage) -> admin.ListDestinationsResponse:
-    """Returns the next ones, at least one where there is any: each takes time as it has partitions and consumers."""
+    """Returns the next ones, at least one where there is any: each takes time as it has partitions and
+    consumers.
+    """
     response = admin.ListDestinationsResponse()
     left = command.effort
     for name in ledger.state.names(command.prefix, command.after):
@@ -191,8 +208,14 @@ def destination_stats(ledger: Ledger, destination: Destination) -> admin.Destina
 
 
 def duplicates_of(state: State, destination: Destination) -> int:
-    """Returns how many rows were ever recognised as stored before; the last of them may not be on disk yet."""
-    pending = sum(state.duplicates[destination.number, p] for p in range(len(destination.partitions))) if state.duplicates else 0
+    """Returns how many rows were ever recognised as stored before; the last of them may not be on disk
+    yet.
+    """
+    pending = (
+        sum(state.duplicates[destination.number, p] for p in range(len(destination.partitions)))
+        if state.duplicates
+        else 0
+    )
     return pending + sum(partition.duplicates for partition in destination.partitions)
 
 

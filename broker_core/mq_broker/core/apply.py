@@ -1,4 +1,6 @@
-"""What each journal entry does to the state, live and at recovery alike. Nothing is decided here, and nothing refused."""
+"""What each journal entry does to the state, live and at recovery alike. Nothing is decided here, and nothing
+refused.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ class Body:
 
 
 def priorities_of(records: store.Records, body: pa.Buffer) -> int | np.ndarray:
-    """Returns the priority of the rows: one number, or one int8 a row as the priority column in `body` says."""
+    """Returns the priority of the rows: one number, or one int8 a row as the priority column in `body`
+    says.
+    """
     if records.priority_plus_one:
         return records.priority_plus_one - 1
     if not records.columns & envelope.PRIORITY:
         return PRIORITY_DEFAULT
-    column: np.ndarray = envelope.decode_trusted(body, records.columns).column("priority").to_numpy(zero_copy_only=False)
+    column: np.ndarray = (
+        envelope.decode_trusted(body, records.columns).column("priority").to_numpy(zero_copy_only=False)
+    )
     low = int(column.min())
     return low if low == int(column.max()) else column
 
@@ -73,7 +79,9 @@ def _touch_rows(state: State, destination: int, partition: int, selection: Selec
         _touch(state, destination, partition, *selection.span())
 
 
-def _destination_created(state: State, what: store.DestinationCreated, time_us: int, body: Body | None) -> None:
+def _destination_created(
+    state: State, what: store.DestinationCreated, time_us: int, body: Body | None
+) -> None:
     partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(what.partitions)]
     destination = Destination(what.destination, what.name, what.destination_id, partitions)
     state.add(destination)
@@ -81,7 +89,9 @@ def _destination_created(state: State, what: store.DestinationCreated, time_us: 
     state.dirty.add(("broker",))
 
 
-def _destination_deleted(state: State, what: store.DestinationDeleted, time_us: int, body: Body | None) -> None:
+def _destination_deleted(
+    state: State, what: store.DestinationDeleted, time_us: int, body: Body | None
+) -> None:
     state.is_crowded = False
     state.consumers_total -= len(state.by_number[what.destination].consumers)
     state.remove(what.destination)
@@ -102,17 +112,25 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
     destination, partition = _partition(state, what.destination, what.partition)
     records = what.records
     priority = body.priorities if isinstance(body.priorities, int) else -1
-    base = partition.log.append(records.rows, records.columns, body.place, priority, what.producer_id, what.first_sequence, time_us)
+    base = partition.log.append(
+        records.rows, records.columns, body.place, priority, what.producer_id, what.first_sequence, time_us
+    )
     assert base == what.base_offset, (destination.name, what.partition, base, what.base_offset)
     partition.ready.add_rows(base, body.priorities, records.rows)
-    partition.audit.record(what.producer_id, what.epoch, Range(what.first_sequence, records.rows, what.records_crc, base, time_us))
+    partition.audit.record(
+        what.producer_id,
+        what.epoch,
+        Range(what.first_sequence, records.rows, what.records_crc, base, time_us),
+    )
     _touch(state, what.destination, what.partition, base, base + records.rows)
     state.stir(destination.name)
 
 
 def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
     _, partition = _partition(state, what.destination, what.partition)
-    partition.audit.record(what.producer_id, what.epoch, Range(what.first_sequence, what.rows, 0, SKIPPED, time_us))
+    partition.audit.record(
+        what.producer_id, what.epoch, Range(what.first_sequence, what.rows, 0, SKIPPED, time_us)
+    )
     state.dirty.add(("log", what.destination, what.partition))
 
 
@@ -159,7 +177,12 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stir(destination.name)
     if what.owner:
-        owners.set_marker(state, what.owner, what.target, Marker(what.version, what.run_id, what.rows, what.query_id, time_us))
+        owners.set_marker(
+            state,
+            what.owner,
+            what.target,
+            Marker(what.version, what.run_id, what.rows, what.query_id, time_us),
+        )
         if query := owners.query_of(what.owner):
             owners.mark_committed(state, query, what.version)
 
@@ -211,7 +234,9 @@ def _consumer(state: State, destination: int, incarnation: bytes) -> tuple[Desti
 
 
 def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
-    state.by_number[what.destination].consumers[what.incarnation] = Consumer(what.consumer, what.incarnation, what.run, what.run, time_us)
+    state.by_number[what.destination].consumers[what.incarnation] = Consumer(
+        what.consumer, what.incarnation, what.run, what.run, time_us
+    )
     state.consumers_total += 1
     state.dirty.add(("consumers", what.destination))
 
@@ -248,7 +273,9 @@ def _forget(state: State, destination: Destination, plan: Plan) -> None:
 
 
 def _let_go(state: State, destination: int, plan: Plan) -> None:
-    """Nobody can get the rows of an acknowledged plan any more: its frames may be forgotten, in snapshots too, or moved."""
+    """Nobody can get the rows of an acknowledged plan any more: its frames may be forgotten, in snapshots
+    too, or moved.
+    """
     for number, (_, selection) in plan.assignments.items():
         _touch_rows(state, destination, number, selection)
 
@@ -284,7 +311,9 @@ def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, bod
 
 
 def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:
-    owners.set_reader(state, what.query_id, what.destination, Reader(what.spark_run_id, what.run, what.incarnation))
+    owners.set_reader(
+        state, what.query_id, what.destination, Reader(what.spark_run_id, what.run, what.incarnation)
+    )
 
 
 def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
@@ -317,7 +346,9 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
     for number in what.returned:
         plan = consumer.plans[number]
         # Two readers of one query: reading by mistake is no failed attempt.
-        _give_back(state, destination, plan, 0 if what.shared else plan.failed_attempts + plan.read_since_opened)
+        _give_back(
+            state, destination, plan, 0 if what.shared else plan.failed_attempts + plan.read_since_opened
+        )
         for query_id, batch in plan.batches:
             owners.touch_query(state, query_id).fence(batch)
     for plan in consumer.plans.values():
@@ -326,7 +357,9 @@ def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body:
     del destination.consumers[what.incarnation]
     state.consumers_total -= 1
     state.is_crowded = False
-    destination.note_ended(what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended)
+    destination.note_ended(
+        what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended
+    )
     state.dirty.add(("broker",))
 
 

@@ -1,7 +1,8 @@
-"""Duplicate audit of one partition by (producer, epoch, sequence): a mark and the last ranges of each producer.
+"""Duplicate audit of one partition by (producer, epoch, sequence): a mark and the last ranges of each
+producer.
 
-Unlike the audits it descends from (semantics.md C) it never takes a sequence below its window for new, never drops a late first,
-and answers a duplicate with the original receipt.
+Unlike the audits it descends from (semantics.md C) it never takes a sequence below its window for new, never
+drops a late first, and answers a duplicate with the original receipt.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class ProducerMark:
 
 
 class Audit:
-    """Producers, least recently used first; unnamed ones are forgotten beyond `anonymous_max` (their ids never come again)."""
+    """Producers, least recently used first; unnamed ones are forgotten beyond `anonymous_max` (their ids
+    never come again).
+    """
 
     __slots__ = ("_anonymous", "anonymous_max", "marks")
 
@@ -49,7 +52,8 @@ class Audit:
         self._anonymous = 0
 
     def check(self, producer: str, epoch: int, first: int, rows: int, crc: int | None) -> Range | None:
-        """Returns the original range where these sequences were stored before, None where they are the next ones. A skip has no `crc`.
+        """Returns the original range where these sequences were stored before, None where they are the next
+        ones. A skip has no `crc`.
 
         Raises:
             UnknownProducer, ProducerFenced, OutOfOrder, OutOfWindow, SequenceReused: see mq_wire.errors.
@@ -64,15 +68,20 @@ class Audit:
                     "it was idle for too long, or the queue is another one; open a new producer"
                 )
             raise OutOfOrder(
-                f"producer {producer!r} began epoch {epoch} with sequence {first} instead of 0: send 0 first, or skip up to it"
+                f"producer {producer!r} began epoch {epoch} with sequence {first} instead of 0: send 0 "
+                f"first, or skip up to it"
             )
         if epoch < mark.epoch:
-            raise ProducerFenced(f"epoch {epoch} of producer {producer!r} was replaced by epoch {mark.epoch}: this instance must stop")
+            raise ProducerFenced(
+                f"epoch {epoch} of producer {producer!r} was replaced by epoch {mark.epoch}: this instance "
+                f"must stop"
+            )
         if first == mark.next_sequence:
             return None
         if first > mark.next_sequence:
             raise OutOfOrder(
-                f"producer {producer!r} sent sequence {first}, but {mark.next_sequence} is missing: send it again, or skip up to {first}"
+                f"producer {producer!r} sent sequence {first}, but {mark.next_sequence} is missing: send "
+                f"it again, or skip up to {first}"
             )
         return self._recall(producer, mark, first, rows, crc)
 
@@ -85,15 +94,18 @@ class Audit:
                     return known
                 now, then = ("skipped" if sum_ is None else f"checksum {sum_:#x}" for sum_ in (crc, stored))
                 raise SequenceReused(
-                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, {now}; before it was "
+                    f"producer {producer!r} reused sequence {first} for other content ({rows} rows, {now}; "
+                    f"before it was "
                     f"{known.rows} rows, {then}): a retry must send the same bytes"
                 )
             if known.first < first:
                 raise SequenceReused(
-                    f"producer {producer!r} cut sequence {first} out of the stored batch {known.first}: retry whole batches"
+                    f"producer {producer!r} cut sequence {first} out of the stored batch {known.first}: "
+                    f"retry whole batches"
                 )
         raise OutOfWindow(
-            f"sequence {first} of producer {producer!r} is older than the last {AUDIT_RANGES} batches that are remembered: "
+            f"sequence {first} of producer {producer!r} is older than the last {AUDIT_RANGES} batches that "
+            f"are remembered: "
             "it cannot be told whether it was stored"
         )
 
@@ -123,7 +135,9 @@ class Audit:
 
 
 def named(name: str) -> str:
-    """Returns the producer id of a stable producer name. Unnamed producers are hexadecimal numbers, so the two never meet."""
+    """Returns the producer id of a stable producer name. Unnamed producers are hexadecimal numbers, so the
+    two never meet.
+    """
     return f"name/{name}"
 
 

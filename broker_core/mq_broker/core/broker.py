@@ -90,7 +90,9 @@ class Broker:
         new_id: gives 16 fresh random bytes.
     """
 
-    def __init__(self, cluster_id: bytes, settings: command.Settings, sink: Sink, new_id: Callable[[], bytes]) -> None:
+    def __init__(
+        self, cluster_id: bytes, settings: command.Settings, sink: Sink, new_id: Callable[[], bytes]
+    ) -> None:
         self.state = State(cluster_id, settings)
         self.ledger = Ledger(self.state, sink, new_id)
 
@@ -103,7 +105,8 @@ class Broker:
             monotonic_us: microseconds that only grow; None = the wall clock, where only one is told.
 
         Raises:
-            MqError: the command is refused; what it recorded before the error (a destination created on first use) stays.
+            MqError: the command is refused; what it recorded before the error (a destination created on first
+                use) stays.
         """
         self.ledger.now_us = now_us
         self.ledger.monotonic_us = now_us if monotonic_us is None else monotonic_us
@@ -111,7 +114,9 @@ class Broker:
         return _HANDLERS[type(request)](self.ledger, request)
 
     def dispatch(self, now_us: int) -> bool:
-        """Hands rows to connected consumers. To be called after the sync; returns whether it is to be called again."""
+        """Hands rows to connected consumers. To be called after the sync; returns whether it is to be called
+        again.
+        """
         self.ledger.now_us = now_us
         return sessions.dispatch(self.ledger)
 
@@ -124,7 +129,10 @@ class Broker:
         entry = Entry.FromString(bytes(header))
         kind = entry.WhichOneof("what")
         if kind is None:
-            raise JournalDamaged("the journal holds an entry that this version does not know: start the newer broker that wrote it")
+            raise JournalDamaged(
+                "the journal holds an entry that this version does not know: start the newer broker that "
+                "wrote it"
+            )
         if body is None:
             apply.apply(self.state, entry, None)
         else:
@@ -132,7 +140,9 @@ class Broker:
             apply.apply(self.state, entry, apply.Body(place, apply.priorities_of(records, body)))
 
     def holders_of_space(self) -> str:
-        """Returns who holds rows that nobody can consume, for the error of a full disk; "" where nobody does."""
+        """Returns who holds rows that nobody can consume, for the error of a full disk; "" where
+        nobody does.
+        """
         return inventory.holders_of_space(self.state)
 
     def reclaimable(self, segments: list[int]) -> list[int]:

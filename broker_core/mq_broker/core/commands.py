@@ -1,6 +1,7 @@
 """What the engine hands to the core, and what comes back.
 
-Unary calls need no class of their own: their wire request is the command and their wire response the reply. Here are the others.
+Unary calls need no class of their own: their wire request is the command and their wire response the reply.
+Here are the others.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class RowsView:
-    """Rows to be sent, in this order, as the state was when it was made; safe to read from any thread while pinned.
+    """Rows to be sent, in this order, as the state was when it was made; safe to read from any thread while
+    pinned.
 
-    `delivery_count` is the count of rows without failed attempts of their own; `attempts[k]` holds offsets with more than k.
+    `delivery_count` is the count of rows without failed attempts of their own; `attempts[k]` holds offsets
+    with more than k.
     """
 
     destination: str
@@ -60,8 +63,9 @@ class RowsView:
 class OpenSession:
     """A consumer has connected. Reply: `ConsumerOpened`.
 
-    `deliver` and `tell` are called by the engine's thread and must only hand over, in this order. `tell` gets answers to `Ask`, and, as
-    its last word, the error that ends the session from this side. `peer`: where it came from, for operators.
+    `deliver` and `tell` are called by the engine's thread and must only hand over, in this order. `tell` gets
+    answers to `Ask`, and, as its last word, the error that ends the session from this side. `peer`: where it
+    came from, for operators.
     """
 
     open: OpenConsumer
@@ -81,7 +85,9 @@ class AddCredit:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Is there nothing more within the credit? `Asked` goes to `OpenSession.tell`, behind what was ready. Reply: None."""
+    """Is there nothing more within the credit? `Asked` goes to `OpenSession.tell`, behind what was ready.
+    Reply: None.
+    """
 
     session: int
     request_id: int
@@ -89,7 +95,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Exactly these rows: per partition, first offsets and offsets after the last, as int64 arrays. Reply: number of rows."""
+    """Exactly these rows: per partition, first offsets and offsets after the last, as int64 arrays. Reply:
+    number of rows.
+    """
 
     session: int
     partitions: list[tuple[int, np.ndarray, np.ndarray]]
@@ -104,7 +112,9 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class HoldRun:
-    """Reply: the run number; `run` 0 asks for a new one. `cluster_id`: the broker that gave it; empty = not checked."""
+    """Reply: the run number; `run` 0 asks for a new one. `cluster_id`: the broker that gave it; empty = not
+    checked.
+    """
 
     run: int
     cluster_id: bytes = b""
@@ -119,7 +129,9 @@ class CloseRun:
 
 @dataclass(frozen=True, slots=True)
 class ResolveFetch:
-    """Reply: list of `RowsView`, in delivery order. The first one of a range is written down (who reads it, in which batch)."""
+    """Reply: list of `RowsView`, in delivery order. The first one of a range is written down (who reads it,
+    in which batch).
+    """
 
     open: OpenFetch
 
@@ -135,8 +147,8 @@ class ReleaseView:
 class Quarantine:
     """The bytes of frames that `view` reads are damaged or gone. `bases`: their base offsets.
 
-    Reply: two bitmaps, the offsets that are taken out now, and all of the view that are out. What nobody could get any more, or was
-    moved since, is in neither.
+    Reply: two bitmaps, the offsets that are taken out now, and all of the view that are out. What nobody
+    could get any more, or was moved since, is in neither.
     """
 
     view: RowsView
@@ -145,7 +157,8 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Some destinations behind the name `after`, of those that begin with `prefix`; none where there are no more.
+    """Some destinations behind the name `after`, of those that begin with `prefix`; none where there are no
+    more.
 
     `effort`: so many partitions and consumers are looked at. Reply: `ListDestinationsResponse`.
     """
@@ -157,8 +170,8 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersPage:
-    """Some consumers of `destination` (of all where it is ""): those of the destination behind the name `after` but its first `skip`, then
-    those of the next ones.
+    """Some consumers of `destination` (of all where it is ""): those of the destination behind the name
+    `after` but its first `skip`, then those of the next ones.
 
     `effort`: so many are looked at. Reply: (`ListConsumersResponse`, the next `ConsumersPage` or None).
     """
@@ -171,7 +184,8 @@ class ConsumersPage:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: expire staged sets, browse views, runs of silent hosts, what is kept for nobody. Reply: None.
+    """Time has passed: expire staged sets, browse views, runs of silent hosts, what is kept for nobody.
+    Reply: None.
 
     `space_is_short`: publishes are refused, so what need not be kept goes at once.
     """
@@ -202,11 +216,13 @@ class Settings:
     queries_max: int = 100_000
     query_ends_max: int = 400_000
     anonymous_producers_max: int = 1000
-    #: Number of the first consumer session of this process; other processes on the same data should begin elsewhere.
+    #: Number of the first consumer session of this process; other processes on the same data should begin
+    #: elsewhere.
     first_session: int = 1
     #: Acknowledged plans of a consumer whose boundaries are known, beside those whose rows are kept.
     kept_boundaries: int = 100
-    #: Plans of a consumer that were given back before anybody opened them, and whose boundaries are known all the same.
+    #: Plans of a consumer that were given back before anybody opened them, and whose boundaries are known all
+    #: the same.
     kept_returned: int = 100
     #: Plans of an incarnation one behind the other of which nobody has read a row.
     unread_plans_max: int = 100
@@ -216,7 +232,8 @@ class Settings:
     kept_batches: int = 100
     #: Incarnations of a destination that ended and are known.
     kept_ended: int = 1000
-    #: Deliveries of one turn, of all sessions together; the others follow in the next turns, behind what has arrived in the meantime.
+    #: Deliveries of one turn, of all sessions together; the others follow in the next turns, behind what has
+    #: arrived in the meantime.
     deliveries_of_a_turn: int = 128
     #: What a session is given before it has sent it: estimated bytes, and batches as it sends them.
     outbox_bytes: int = 32 << 20

@@ -1,4 +1,6 @@
-"""A durable consumer that replays ranges (a Spark query): its delivery numbers, plans, runs and boundaries (design.md sections 2, 6)."""
+"""A durable consumer that replays ranges (a Spark query): its delivery numbers, plans, runs and boundaries
+(design.md sections 2, 6).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ Positions = dict[int, int]
 
 @dataclass(slots=True)
 class Plan:
-    """One decision of what takes the next delivery numbers. Once read, it never changes until it is acknowledged.
+    """One decision of what takes the next delivery numbers. Once read, it never changes until it is
+    acknowledged.
 
-    `serial`: how many plans of all consumers had been cut with it; 0 where a version that did not count cut it, so before all others.
-    `committed`: our sink has committed the batch that read it.
+    `serial`: how many plans of all consumers had been cut with it; 0 where a version that did not count cut
+    it, so before all others. `committed`: our sink has committed the batch that read it.
     `emptied`: it was returned, and which rows it had is not kept.
     """
 
@@ -41,7 +44,9 @@ class Plan:
 
     @property
     def end(self) -> Positions:
-        """The boundary behind it: packed, since a queue may have a thousand partitions, and a consumer many plans."""
+        """The boundary behind it: packed, since a queue may have a thousand partitions, and a consumer many
+        plans.
+        """
         return unpacked(self.packed_end)
 
     @property
@@ -50,7 +55,9 @@ class Plan:
 
     @property
     def read_since_opened(self) -> bool:
-        """Whether the last run that opened it also read it: an attempt that is not counted among the failed ones yet."""
+        """Whether the last run that opened it also read it: an attempt that is not counted among the failed
+        ones yet.
+        """
         return self.read_by_run > 0 and self.read_by_run >= self.opened_by_run
 
     @property
@@ -60,7 +67,8 @@ class Plan:
 
     @property
     def used(self) -> bool:
-        """Whether a batch of the checkpoint may end here, with what it holds: whoever asks again must get the same boundary.
+        """Whether a batch of the checkpoint may end here, with what it holds: whoever asks again must get the
+        same boundary.
 
         A returned plan counts where it was opened since: that batch ran, and was empty.
         """
@@ -69,14 +77,23 @@ class Plan:
     def past(self, start: Positions) -> Past:
         """Returns what is left of it once its rows are let go; its numbers begin at `start`."""
         own = {partition: selection.rows for partition, (_, selection) in self.assignments.items()}
-        return Past(self.number, self.serial, self.packed_end, packed(own or between(start, self.end)), self.returned, self.used)
+        return Past(
+            self.number,
+            self.serial,
+            self.packed_end,
+            packed(own or between(start, self.end)),
+            self.returned,
+            self.used,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is left of a plan whose rows are no longer kept: its boundary, packed, since a consumer has a hundred of these.
+    """What is left of a plan whose rows are no longer kept: its boundary, packed, since a consumer has a
+    hundred of these.
 
-    `numbers` are the delivery numbers that it took in each partition; of a returned plan they never had rows that anybody read.
+    `numbers` are the delivery numbers that it took in each partition; of a returned plan they never had rows
+    that anybody read.
     """
 
     number: int
@@ -109,8 +126,8 @@ class Past:
 class Consumer:
     """One incarnation. `plans` holds what is pending and what the last acknowledgement covered, oldest first.
 
-    `past` has the boundaries before those, oldest first: a checkpoint that lost batches must find each of them again.
-    `floor` is the boundary before the oldest of all; what lies before it is not known any more.
+    `past` has the boundaries before those, oldest first: a checkpoint that lost batches must find each of
+    them again. `floor` is the boundary before the oldest of all; what lies before it is not known any more.
     """
 
     name: str
@@ -151,7 +168,11 @@ class Consumer:
     @property
     def is_unproven(self) -> bool:
         """Whether nothing was ever read or acknowledged."""
-        return not self.acknowledged_plan and not self.past and not any(plan.read_by_run for plan in self.plans.values())
+        return (
+            not self.acknowledged_plan
+            and not self.past
+            and not any(plan.read_by_run for plan in self.plans.values())
+        )
 
     @property
     def keeps(self) -> bool:
@@ -184,22 +205,31 @@ class Consumer:
         for partition, number in sorted(asked.items()):
             if number > self.next.get(partition, 0):
                 raise OffsetsUnknown(
-                    f"consumer {self.label!r} was never given delivery number {number} of partition {partition} (the next one is "
-                    f"{self.next.get(partition, 0)}): was the broker restored from an older backup? Start a query with a new checkpoint"
+                    f"consumer {self.label!r} was never given delivery number {number} of partition "
+                    f"{partition} (the next one is "
+                    f"{self.next.get(partition, 0)}): was the broker restored from an older backup? Start "
+                    f"a query with a new checkpoint"
                 )
         if all(number <= self.floor.get(partition, 0) for partition, number in asked.items()):
             raise DataLost(
-                f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer kept, but {asked} was asked for: "
-                "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on "
+                f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer "
+                f"kept, but {asked} was asked for: "
+                "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint. "
+                "failOnDataLoss=false goes on "
                 "without these rows, where the sink takes the batch again"
             )
-        if any(not plan.assignments and not plan.emptied for plan in self.plans.values()):  # `mq repair` left a gap: plans always have rows
+        if any(
+            not plan.assignments and not plan.emptied for plan in self.plans.values()
+        ):  # `mq repair` left a gap: plans always have rows
             raise OffsetsUnknown(
-                f"{asked} is no boundary of consumer {self.label!r} that is known any more: the plan that ended there was lost when the "
-                "broker's data directory was repaired. Its rows are delivered again; start the query with a new checkpoint"
+                f"{asked} is no boundary of consumer {self.label!r} that is known any more: the plan that "
+                f"ended there was lost when the "
+                "broker's data directory was repaired. Its rows are delivered again; start the query with "
+                "a new checkpoint"
             )
         raise InvalidRequest(
-            f"{asked} is no boundary of consumer {self.label!r} that is known: pass offsets on unchanged. Where they are, they are of "
+            f"{asked} is no boundary of consumer {self.label!r} that is known: pass offsets on unchanged. "
+            f"Where they are, they are of "
             "a plan that was given back unread long ago: start the query with a new checkpoint"
         )
 
@@ -216,10 +246,14 @@ class Consumer:
 
     def passed_over(self, through: int) -> int:
         """Returns how many plans up to `through` a batch may have ended with, or still hold their rows."""
-        return sum(number <= through and (plan.used or not plan.returned) for number, plan in self.plans.items())
+        return sum(
+            number <= through and (plan.used or not plan.returned) for number, plan in self.plans.items()
+        )
 
     def drop_returned(self, kept_max: int) -> None:
-        """Forgets plans that were given back before anybody opened them, but for the last `kept_max`: no batch ended with them."""
+        """Forgets plans that were given back before anybody opened them, but for the last `kept_max`: no
+        batch ended with them.
+        """
         unused = [number for number, plan in self.plans.items() if plan.emptied and not plan.used]
         for number in unused[: max(len(unused) - kept_max, 0)]:
             del self.plans[number]
@@ -230,21 +264,27 @@ class Consumer:
         self.next = plan.end
 
     def acknowledge(self, through: int) -> None:
-        """Marks plans as done. The last acknowledged range stays readable: Spark's files may be less durable than our journal."""
+        """Marks plans as done. The last acknowledged range stays readable: Spark's files may be less durable
+        than our journal.
+        """
         for number, plan in self.plans.items():
             if number <= through and not plan.returned:
                 plan.acknowledged = True
         self.acknowledged_plan = through
 
     def mark_committed(self, batch: tuple[str, int]) -> bool:
-        """Marks what was read for a batch (query id, batch id) as committed; returns whether there was anything."""
+        """Marks what was read for a batch (query id, batch id) as committed; returns whether there was
+        anything.
+        """
         found = [plan for plan in self.plans.values() if batch in plan.batches and not plan.committed]
         for plan in found:
             plan.committed = True
         return bool(found)
 
     def forget(self, through: int, boundaries_max: int) -> None:
-        """Lets go of the rows of plans up to `through`, and of all boundaries before them but the last `boundaries_max`."""
+        """Lets go of the rows of plans up to `through`, and of all boundaries before them but the last
+        `boundaries_max`.
+        """
         at = self.boundary(self.last_past)
         for number in [number for number in self.plans if number <= through]:
             plan = self.plans.pop(number)
@@ -256,12 +296,19 @@ class Consumer:
 
 def end_of(start: Positions, assignments: dict[int, tuple[int, Selection]]) -> Positions:
     """Returns the positions behind `assignments` that begin at `start`."""
-    return {**start, **{partition: first + selection.rows for partition, (first, selection) in assignments.items()}}
+    return {
+        **start,
+        **{partition: first + selection.rows for partition, (first, selection) in assignments.items()},
+    }
 
 
 def between(start: Positions, end: Positions) -> Positions:
     """Returns how many numbers of each partition lie between two boundaries."""
-    return {partition: number - start.get(partition, 0) for partition, number in end.items() if number > start.get(partition, 0)}
+    return {
+        partition: number - start.get(partition, 0)
+        for partition, number in end.items()
+        if number > start.get(partition, 0)
+    }
 
 
 def packed(positions: Positions) -> bytes:

@@ -27,7 +27,9 @@ def _elements(destination: Destination) -> Iterator[store.ConsumersPart]:
 
 
 def _consumer(destination: Destination, consumer: Consumer) -> Iterator[store.ConsumerPart]:
-    """Yields a consumer with as many plans as a piece holds, and then the rest of its plans under its incarnation alone."""
+    """Yields a consumer with as many plans as a piece holds, and then the rest of its plans under its
+    incarnation alone.
+    """
     part = store.ConsumerPart(
         consumer=consumer.name,
         incarnation=consumer.incarnation,
@@ -59,7 +61,9 @@ def _plan_parts(destination: Destination, consumer: Consumer) -> Iterator[store.
         at = plan.end
 
 
-def _plan_part(destination: Destination, consumer: Consumer, plan: Plan, start: dict[int, int]) -> store.PlanPart:
+def _plan_part(
+    destination: Destination, consumer: Consumer, plan: Plan, start: dict[int, int]
+) -> store.PlanPart:
     assignments = [
         store.Assignment(partition=number, first=first, lanes=lane_rows(selection.lanes))
         for number, (first, selection) in plan.assignments.items()
@@ -68,7 +72,11 @@ def _plan_part(destination: Destination, consumer: Consumer, plan: Plan, start: 
     is_told = end_of(start, plan.assignments) == plan.end
     return store.PlanPart(
         planned=store.Planned(
-            destination=destination.number, incarnation=consumer.incarnation, plan=plan.number, run=plan.run, assignments=assignments
+            destination=destination.number,
+            incarnation=consumer.incarnation,
+            plan=plan.number,
+            run=plan.run,
+            assignments=assignments,
         ),
         time_us=plan.time_us,
         returned=plan.returned,
@@ -86,8 +94,13 @@ def _plan_part(destination: Destination, consumer: Consumer, plan: Plan, start: 
 
 def _past_part(past: Past, start: dict[int, int]) -> store.PlanPart:
     counts, end = between(start, past.end), past.end
-    # Where there are numbers of a plan that is not known any more before its own, it tells where its own begin.
-    own = [] if past.numbers == counts else [{"partition": at, "first": end[at] - count} for at, count in past.numbers.items()]
+    # Where there are numbers of a plan that is not known any more before its own, it tells where its own
+    # begin.
+    own = (
+        []
+        if past.numbers == counts
+        else [{"partition": at, "first": end[at] - count} for at, count in past.numbers.items()]
+    )
     return store.PlanPart(
         planned=store.Planned(plan=past.number, assignments=own),
         returned=past.returned,
@@ -122,7 +135,9 @@ def restore(destination: Destination, part: store.ConsumersPart) -> None:
     for known in part.consumers:
         consumer = destination.consumers.get(known.incarnation)
         if consumer is None:
-            consumer = Consumer(known.consumer, known.incarnation, known.run, known.minted_by_run, known.minted_time_us)
+            consumer = Consumer(
+                known.consumer, known.incarnation, known.run, known.minted_by_run, known.minted_time_us
+            )
             consumer.floor, consumer.acknowledged_plan = dict(known.floor), known.acknowledged_plan
             consumer.next, consumer.next_plan = dict(known.next), known.next_plan
             destination.consumers[consumer.incarnation] = consumer
@@ -136,7 +151,9 @@ def _restore_plan(consumer: Consumer, kept: store.PlanPart, before: dict[int, in
     start = before | {partition: before.get(partition, 0) + count for partition, count in kept.counts.items()}
     if kept.forgotten:
         used = kept.acknowledged or kept.opened_by_run > 0
-        own = {given.partition: start[given.partition] - given.first for given in kept.planned.assignments} or dict(kept.counts)
+        own = {
+            given.partition: start[given.partition] - given.first for given in kept.planned.assignments
+        } or dict(kept.counts)
         past = Past(kept.planned.plan, kept.serial, packed(start), packed(own), kept.returned, used)
         consumer.past[past.number] = past
         return start

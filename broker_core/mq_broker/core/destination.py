@@ -17,13 +17,16 @@ from mq_broker.core.session import Session
 
 #: Failed attempts of a row are counted up to here: each level of them is a bitmap.
 ATTEMPTS_MAX: Final = 255
-#: Of so many partitions and consumers the oldest row is looked for each time somebody asks; of more, so often.
+#: Of so many partitions and consumers the oldest row is looked for each time somebody asks; of more, so
+#: often.
 _EXACT_MAX: Final = 200
 _OLDEST_KEPT_US: Final = 1_000_000
 
 
 class Partition:
-    """One log and the rows of it that are ready. A row that is neither ready nor held by anybody is acknowledged."""
+    """One log and the rows of it that are ready. A row that is neither ready nor held by anybody is
+    acknowledged.
+    """
 
     __slots__ = ("attempts", "audit", "changes", "duplicates", "log", "quarantined", "ready")
 
@@ -65,7 +68,9 @@ class Partition:
 
 
 class Ended(NamedTuple):
-    """How an incarnation ended. `successor` is empty where an operator released it, or `shared`: it was one of two readers of one query."""
+    """How an incarnation ended. `successor` is empty where an operator released it, or `shared`: it was one
+    of two readers of one query.
+    """
 
     successor: bytes
     consumer: str
@@ -74,7 +79,9 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Destination:
-    """A queue under its name. `number` is local to this broker and never reused, `destination_id` is for everybody."""
+    """A queue under its name. `number` is local to this broker and never reused, `destination_id` is for
+    everybody.
+    """
 
     number: int
     name: str
@@ -127,15 +134,20 @@ class Destination:
     def floor(self, number: int, *, kept: bool = True) -> int:
         """Returns the offset below which nobody can get a row of this partition any more.
 
-        `kept=False` leaves out what is acknowledged and only kept for a checkpoint that may have lost its last batch.
+        `kept=False` leaves out what is acknowledged and only kept for a checkpoint that may have lost its
+        last batch.
         """
         partition = self.partitions[number]
         lows = [partition.ready.lowest()]
-        lows += [session.held[number].lowest() for session in self.sessions.values() if number in session.held]
+        lows += [
+            session.held[number].lowest() for session in self.sessions.values() if number in session.held
+        ]
         lows += [
             plan.assignments[number][1].span()[0]
             for _, plan in self.plans()
-            if number in plan.assignments and plan.assignments[number][1].rows and (plan.pending or (kept and not plan.returned))
+            if number in plan.assignments
+            and plan.assignments[number][1].rows
+            and (plan.pending or (kept and not plan.returned))
         ]
         return min((low for low in lows if low is not None), default=partition.log.next_offset)
 
@@ -161,10 +173,16 @@ class Destination:
         """Returns the lowest offset that is not acknowledged of each partition that has any."""
         lows: dict[int, int] = {}
         found = [(number, self.partitions[number].ready.lowest()) for number in self.ready.everywhere()]
-        found += [(number, lanes.lowest()) for session in self.sessions.values() for number, lanes in session.held.items()]
+        found += [
+            (number, lanes.lowest())
+            for session in self.sessions.values()
+            for number, lanes in session.held.items()
+        ]
         for consumer in self.consumers.values():
             for plan in consumer.pending():
-                found += [(number, rows.span()[0]) for number, (_, rows) in plan.assignments.items() if rows.rows]
+                found += [
+                    (number, rows.span()[0]) for number, (_, rows) in plan.assignments.items() if rows.rows
+                ]
         for number, low in found:
             if low is not None:
                 lows[number] = min(low, lows.get(number, low))

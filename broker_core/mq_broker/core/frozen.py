@@ -1,4 +1,6 @@
-"""What browse views have frozen. Equal parts of a queue are kept once, however many views show them; all of it has a budget in bytes."""
+"""What browse views have frozen. Equal parts of a queue are kept once, however many views show them; all of
+it has a budget in bytes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _SHARED_BYTES: Final = 110
 
 @dataclass(slots=True)
 class _Chunk:
-    """Rows of one priority among 2^18 offsets. `rows_bytes` are the rows' own, estimated; `size_bytes` is what it takes in memory."""
+    """Rows of one priority among 2^18 offsets. `rows_bytes` are the rows' own, estimated; `size_bytes` is
+    what it takes in memory.
+    """
 
     offsets: BitMap64
     rows_bytes: int
@@ -36,7 +40,9 @@ class _Chunk:
 
 @dataclass(slots=True, eq=False)
 class Frozen:
-    """A partition as it was: every row that was not acknowledged. A view's lanes may come in several parts of one priority."""
+    """A partition as it was: every row that was not acknowledged. A view's lanes may come in several parts of
+    one priority.
+    """
 
     key: tuple[int, int]
     version: tuple[int, int]
@@ -54,11 +60,13 @@ class Shelf:
         self.size_bytes = 0
         #: (destination, partition) -> what the last view of it shows.
         self._last: dict[tuple[int, int], Frozen] = {}
-        #: Frame tables that are shown: in how many partitions, and what one takes that its queue has replaced since.
+        #: Frame tables that are shown: in how many partitions, and what one takes that its queue has replaced
+        #: since.
         self._tables: dict[int, list[int]] = {}
 
     def freeze(self, destination: Destination, number: int) -> Frozen | None:
-        """Returns a partition as it is now, sharing with the last view of it what is as it was; None where no row is left.
+        """Returns a partition as it is now, sharing with the last view of it what is as it was; None where no
+        row is left.
 
         It is no view's yet: `hold` it, or nothing of it is counted.
         """
@@ -72,17 +80,31 @@ class Shelf:
         for priority, offsets in waiting(destination, number).lanes:
             for at, part in _parts(offsets):
                 known = last.chunks.get((priority, at)) if last is not None else None
-                chunks[priority, at] = known if known is not None and known.offsets == part else _chunk(index, priority, part)
+                chunks[priority, at] = (
+                    known if known is not None and known.offsets == part else _chunk(index, priority, part)
+                )
         if not chunks:
             return None
         selection = Selection.of((priority, chunk.offsets) for (priority, _), chunk in chunks.items())
-        return Frozen(key, version, selection, index, sum(chunk.rows_bytes for chunk in chunks.values()), chunks)
+        return Frozen(
+            key, version, selection, index, sum(chunk.rows_bytes for chunk in chunks.values()), chunks
+        )
 
     def cost(self, parts: list[Frozen]) -> int:
         """Returns how many bytes more there are when a view holds these."""
         new = [frozen for frozen in parts if not frozen.views]
-        chunks = {id(chunk): chunk.size_bytes for frozen in new for chunk in frozen.chunks.values() if not chunk.holders}
-        return sum(chunks.values()) + sum(_own_bytes(frozen) for frozen in new) + _VIEW_BYTES + _SHARED_BYTES * len(parts)
+        chunks = {
+            id(chunk): chunk.size_bytes
+            for frozen in new
+            for chunk in frozen.chunks.values()
+            if not chunk.holders
+        }
+        return (
+            sum(chunks.values())
+            + sum(_own_bytes(frozen) for frozen in new)
+            + _VIEW_BYTES
+            + _SHARED_BYTES * len(parts)
+        )
 
     def hold(self, parts: list[Frozen]) -> None:
         """One more view shows these."""
@@ -157,8 +179,16 @@ def _parts(offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
 def waiting(destination: Destination, number: int) -> Selection:
     """Returns every row of a partition that is not acknowledged, whoever holds it, by priority."""
     lanes: dict[int, BitMap64] = {}
-    held = [session.held[number].selection() for session in destination.sessions.values() if number in session.held]
-    planned = [plan.assignments[number][1] for _, plan in destination.plans() if plan.pending and number in plan.assignments]
+    held = [
+        session.held[number].selection()
+        for session in destination.sessions.values()
+        if number in session.held
+    ]
+    planned = [
+        plan.assignments[number][1]
+        for _, plan in destination.plans()
+        if plan.pending and number in plan.assignments
+    ]
     for selection in (destination.partitions[number].ready.selection(), *held, *planned):
         for priority, offsets in selection.lanes:
             lanes[priority] = lanes[priority] | offsets if priority in lanes else offsets

@@ -13,17 +13,22 @@ from mq_wire.v1 import produce_pb2 as produce
 
 #: Sets, or markers, of one answer.
 PAGE: Final = 1000
-#: Of so many queries the one that has staged most is found while publishes are refused; with more of them only the sum is told.
+#: Of so many queries the one that has staged most is found while publishes are refused; with more of them
+#: only the sum is told.
 _QUERIES_COMPARED_MAX: Final = 1000
 
 
 def list_staged(ledger: Ledger, request: produce.ListStagedRequest) -> produce.ListStagedResponse:
-    """Returns the open sets behind the token `after`, of one query or of all, in the order of their tokens."""
+    """Returns the open sets behind the token `after`, of one query or of all, in the order of their
+    tokens.
+    """
     staged = ledger.state.staged
     known = staged.queries.get(request.query_id)
     tokens = (known.tokens if known is not None else ()) if request.query_id else staged
     page = heapq.nsmallest(PAGE + 1, (token for token in tokens if token > request.after))
-    return produce.ListStagedResponse(sets=[_staged_info(ledger, staged[token]) for token in page[:PAGE]], more=len(page) > PAGE)
+    return produce.ListStagedResponse(
+        sets=[_staged_info(ledger, staged[token]) for token in page[:PAGE]], more=len(page) > PAGE
+    )
 
 
 def _staged_info(ledger: Ledger, held: StagedSet) -> produce.StagedInfo:
@@ -43,7 +48,8 @@ def _staged_info(ledger: Ledger, held: StagedSet) -> produce.StagedInfo:
 
 
 def list_markers(ledger: Ledger, request: produce.ListMarkersRequest) -> produce.ListMarkersResponse:
-    """Returns the markers behind (after_owner, after_target), of owners with a prefix, bucket by bucket: an order of the broker's own.
+    """Returns the markers behind (after_owner, after_target), of owners with a prefix, bucket by bucket: an
+    order of the broker's own.
 
     Sorting all of them for each page would hold up everybody else.
     """
@@ -71,7 +77,9 @@ def list_markers(ledger: Ledger, request: produce.ListMarkersRequest) -> produce
 
 
 def holders_of_space(state: State) -> str:
-    """Returns who holds rows that nobody can consume, as half a sentence for the error of a full disk; "" where nobody does."""
+    """Returns who holds rows that nobody can consume, as half a sentence for the error of a full disk; ""
+    where nobody does.
+    """
     staged = state.staged
     if not staged.rows:
         return ""

@@ -12,12 +12,15 @@ from pyroaring import BitMap64, FrozenBitMap64
 from mq_broker.core.selection import Lane, Selection, cut
 from mq_wire.limits import PRIORITIES
 
-#: A lane that never had a row. There are ten in a partition and a bitmap takes 265 bytes, so all of them are this one, which cannot change.
+#: A lane that never had a row. There are ten in a partition and a bitmap takes 265 bytes, so all of them are
+#: this one, which cannot change.
 _EMPTY: Final = cast("BitMap64", FrozenBitMap64())
 
 
 class Ready:
-    """What is ready in all partitions of a destination: how many rows of each priority, and in which partitions. Never summed up."""
+    """What is ready in all partitions of a destination: how many rows of each priority, and in which
+    partitions. Never summed up.
+    """
 
     __slots__ = ("counts", "partitions")
 
@@ -37,7 +40,9 @@ class Ready:
 
 
 class Lanes:
-    """Ten bitmaps and their sizes: the size of a Roaring bitmap is not free, and dispatch asks for it all the time."""
+    """Ten bitmaps and their sizes: the size of a Roaring bitmap is not free, and dispatch asks for it all the
+    time.
+    """
 
     __slots__ = ("_all", "_partition", "counts", "offsets")
 
@@ -88,7 +93,9 @@ class Lanes:
             return
         present = np.bincount(priorities, minlength=PRIORITIES)
         for priority in np.flatnonzero(present).tolist():
-            self._lane(priority).update(BitMap64(np.flatnonzero(priorities == priority).astype(np.uint64) + np.uint64(base)))
+            self._lane(priority).update(
+                BitMap64(np.flatnonzero(priorities == priority).astype(np.uint64) + np.uint64(base))
+            )
             self._count(priority, int(present[priority]))
 
     def add(self, lanes: Iterable[Lane]) -> None:
@@ -128,7 +135,9 @@ class Lanes:
 
     def selection(self) -> Selection:
         """Returns everything that is ready, as a copy."""
-        return Selection.of((p, self.offsets[p].copy()) for p in reversed(range(PRIORITIES)) if self.counts[p])
+        return Selection.of(
+            (p, self.offsets[p].copy()) for p in reversed(range(PRIORITIES)) if self.counts[p]
+        )
 
     def lowest(self) -> int | None:
         """Returns the lowest ready offset."""
@@ -136,7 +145,8 @@ class Lanes:
 
 
 def choose(lanes: Sequence[Lanes], rows: int, below: Sequence[int | None] | None = None) -> list[Selection]:
-    """Returns, per partition, the next `rows` rows in all: strictly by priority across partitions, within one in equal shares.
+    """Returns, per partition, the next `rows` rows in all: strictly by priority across partitions, within one
+    in equal shares.
 
     Nothing is removed. `below` bounds the offsets per partition. An empty lane's share goes to the others.
     """
@@ -150,7 +160,9 @@ def choose(lanes: Sequence[Lanes], rows: int, below: Sequence[int | None] | None
             continue
         for partition, share in enumerate(equal_shares(available, rows)):
             if share:
-                chosen[partition].append((priority, lanes[partition].head(priority, share, bounds[partition])))
+                chosen[partition].append(
+                    (priority, lanes[partition].head(priority, share, bounds[partition]))
+                )
                 rows -= share
     return [Selection.of(parts) for parts in chosen]
 

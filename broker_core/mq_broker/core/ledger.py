@@ -1,4 +1,6 @@
-"""Where handlers write their decisions: each entry goes to the journal's turn in hand and into the state, in one step."""
+"""Where handlers write their decisions: each entry goes to the journal's turn in hand and into the state, in
+one step.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Sink(Protocol):
 
 
 #: Decisions that operators want to hear of.
-_NOTABLE: Final = frozenset({"destination_created", "destination_deleted", "consumer_minted", "consumer_ended", "marker_forgotten"})
+_NOTABLE: Final = frozenset(
+    {"destination_created", "destination_deleted", "consumer_minted", "consumer_ended", "marker_forgotten"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ class Notice:
 
 
 class Room(Protocol):
-    """Asked before a command writes. Both raise StoreFull where there is no room; then nothing was recorded."""
+    """Asked before a command writes. Both raise StoreFull where there is no room; then nothing was
+    recorded.
+    """
 
     def for_state(self, header_bytes: int) -> None:
         """Before the first entry of a command: room for all that it may record without rows."""
@@ -61,8 +67,9 @@ class _AllRoom:
 class Ledger:
     """State, time and randomness of the turn in hand.
 
-    Both clocks are set by the engine before each command: `now_us` is the wall clock, for facts about messages, and may jump;
-    `monotonic_us` only grows, within this process, and is for everything that is measured.
+    Both clocks are set by the engine before each command: `now_us` is the wall clock, for facts about
+    messages, and may jump; `monotonic_us` only grows, within this process, and is for everything that is
+    measured.
     """
 
     state: State
@@ -97,8 +104,18 @@ class Ledger:
             return Notice(kind, "", "", entry)
         what = getattr(entry, kind)
         destination = self.state.by_number.get(what.destination)
-        consumer = destination.consumers.get(what.incarnation) if kind == "consumer_ended" and destination is not None else None
-        name = what.name if kind == "destination_created" else destination.name if destination is not None else ""
+        consumer = (
+            destination.consumers.get(what.incarnation)
+            if kind == "consumer_ended" and destination is not None
+            else None
+        )
+        name = (
+            what.name
+            if kind == "destination_created"
+            else destination.name
+            if destination is not None
+            else ""
+        )
         return Notice(kind, name, consumer.label if consumer is not None else "", entry)
 
     def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:

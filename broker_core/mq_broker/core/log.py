@@ -34,7 +34,8 @@ class KeptPlace(NamedTuple):
     crc: int
 
 
-#: One frame. Version 1 on disk: fields are only ever added at the end. `priority` -1 = the rows differ; `span` = offsets covered.
+#: One frame. Version 1 on disk: fields are only ever added at the end. `priority` -1 = the rows differ;
+#: `span` = offsets covered.
 FRAME: Final = np.dtype(
     [
         ("base", "<u8"),
@@ -87,7 +88,9 @@ class FrameIndex:
         return frozenset(self.frames["segment"][first:last].tolist())
 
     def rows_per_frame(self, offsets: BitMap64) -> tuple[int, np.ndarray]:
-        """Returns the first frame that `offsets` touches, and how many of them lie in it and in each that follows."""
+        """Returns the first frame that `offsets` touches, and how many of them lie in it and in each that
+        follows.
+        """
         low, high = offsets.min(), offsets.max()
         first, last = self.between(low, high + 1)
         if last - first == 1:
@@ -139,8 +142,18 @@ class PartitionLog:
     """Append-only index with a floor: frames below it hold no row that anybody can still get."""
 
     __slots__ = (
-        "_bases", "_count", "_frames", "_producer_numbers", "_start", "_view", "next_offset", "producers", "size_bytes", "span", "sparse",
-    )  # fmt: skip
+        "_bases",
+        "_count",
+        "_frames",
+        "_producer_numbers",
+        "_start",
+        "_view",
+        "next_offset",
+        "producers",
+        "size_bytes",
+        "span",
+        "sparse",
+    )
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -158,10 +171,29 @@ class PartitionLog:
         """How many frames there are."""
         return self._count
 
-    def append(self, rows: int, columns: int, place: Place, priority: int, producer: str, first_sequence: int, time_us: int) -> int:
+    def append(
+        self,
+        rows: int,
+        columns: int,
+        place: Place,
+        priority: int,
+        producer: str,
+        first_sequence: int,
+        time_us: int,
+    ) -> int:
         """Adds a frame at the end and returns the base offset that its rows get."""
         base = self.next_offset
-        frame = (base, rows, columns, place.segment, place.position, place.size, place.crc, self.number_of(producer), priority)
+        frame = (
+            base,
+            rows,
+            columns,
+            place.segment,
+            place.position,
+            place.size,
+            place.crc,
+            self.number_of(producer),
+            priority,
+        )
         self._push((*frame, first_sequence - base if producer else 0, time_us))
         self.next_offset = base + rows
         return base
@@ -208,20 +240,29 @@ class PartitionLog:
         return self._view
 
     def move(self, base: int, columns: int, place: Place, left: BitMap64) -> int:
-        """Points the frame at `base` to where its surviving offsets `left` were copied; returns the segment it was in."""
+        """Points the frame at `base` to where its surviving offsets `left` were copied; returns the segment
+        it was in.
+        """
         index = self.index()
         at = int(np.searchsorted(index.bases, np.uint64(base)))
         frames = self._frames.copy()
         frame = frames[self._start + at]
         old = int(frame["segment"])
         self.size_bytes += place.size - int(frame["size"])
-        frame["segment"], frame["position"], frame["size"], frame["crc"] = place.segment, place.position, place.size, place.crc
+        frame["segment"], frame["position"], frame["size"], frame["crc"] = (
+            place.segment,
+            place.position,
+            place.size,
+            place.crc,
+        )
         frame["columns"] = columns
         self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
         return old
 
     def insert(self, frame: tuple[int, ...], left: BitMap64) -> None:
-        """Adds a frame among the others, where damage left none: a repair has found its rows `left` elsewhere."""
+        """Adds a frame among the others, where damage left none: a repair has found its rows `left`
+        elsewhere.
+        """
         index = self.index()
         at = int(np.searchsorted(index.bases, np.uint64(frame[0])))
         self._sum(np.array([frame], FRAME), 1)
@@ -268,13 +309,17 @@ class PartitionLog:
         self._view = None
 
     def restore_producers(self, producers: Iterable[str], next_offset: int) -> None:
-        """Takes some of the table that the frames of a snapshot point into, in order, and the next offset (0 = told before)."""
+        """Takes some of the table that the frames of a snapshot point into, in order, and the next offset (0
+        = told before).
+        """
         self.next_offset = max(self.next_offset, next_offset)
         for producer in producers:
             self.number_of(producer)
 
     def compact_producers(self) -> bool:
-        """Forgets producers of whom no frame is left, where they are many; returns whether it did, which renumbers the others."""
+        """Forgets producers of whom no frame is left, where they are many; returns whether it did, which
+        renumbers the others.
+        """
         if len(self.producers) < 1024 + 4 * self._count:
             return False
         index = self.index()

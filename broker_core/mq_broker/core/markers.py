@@ -10,7 +10,8 @@ from mq_wire.checksum import crc32
 
 #: On disk for ever: the keys of parts of a snapshot are made of it.
 BUCKETS: Final = 256
-#: Owner of one batch write without a transaction of its own: the marker makes its commit safe to repeat, and nobody asks for it again.
+#: Owner of one batch write without a transaction of its own: the marker makes its commit safe to repeat, and
+#: nobody asks for it again.
 WRITE_OWNER: Final = "write:"
 #: A write that is repeated after this long is no retry any more.
 WRITE_MARKER_TTL_US: Final = 24 * 3600 * 1_000_000
@@ -41,7 +42,8 @@ class Marker:
 class Markers:
     """By (owner, target), in the buckets that they have in a snapshot.
 
-    `passing` are those of writes, which end by themselves: since when each is there, 0 where that is not known yet. They go round in it.
+    `passing` are those of writes, which end by themselves: since when each is there, 0 where that is not
+    known yet. They go round in it.
     """
 
     passing: dict[Key, int] = field(default_factory=dict)
@@ -95,7 +97,9 @@ class Markers:
         return marker
 
     def over(self, now_us: int, looked_at_max: int) -> list[Key]:
-        """Returns which of the next `looked_at_max` markers of writes have had their time; the others are looked at again a round later."""
+        """Returns which of the next `looked_at_max` markers of writes have had their time; the others are
+        looked at again a round later.
+        """
         found = []
         for key in [key for key, _ in zip(self.passing, range(looked_at_max), strict=False)]:
             since = self.passing.pop(key) or now_us

@@ -15,14 +15,28 @@ from mq_wire.v1.common_pb2 import Positions
 
 def list_consumers(ledger: Ledger, request: wire.ListConsumersRequest) -> wire.ListConsumersResponse:
     state = ledger.state
-    destinations = [state.destination(request.destination)] if request.destination else [state.by_name[n] for n in sorted(state.by_name)]
-    infos = [_info(ledger, destination, consumer) for destination in destinations for consumer in destination.consumers.values()]
-    infos += [_connected(session) for destination in destinations for session in destination.sessions.values()]
+    destinations = (
+        [state.destination(request.destination)]
+        if request.destination
+        else [state.by_name[n] for n in sorted(state.by_name)]
+    )
+    infos = [
+        _info(ledger, destination, consumer)
+        for destination in destinations
+        for consumer in destination.consumers.values()
+    ]
+    infos += [
+        _connected(session) for destination in destinations for session in destination.sessions.values()
+    ]
     return wire.ListConsumersResponse(consumers=infos)
 
 
-def consumers_page(ledger: Ledger, page: ConsumersPage) -> tuple[wire.ListConsumersResponse, ConsumersPage | None]:
-    """Returns some consumers, durable ones of a destination before connected ones, and how to ask for those behind them."""
+def consumers_page(
+    ledger: Ledger, page: ConsumersPage
+) -> tuple[wire.ListConsumersResponse, ConsumersPage | None]:
+    """Returns some consumers, durable ones of a destination before connected ones, and how to ask for those
+    behind them.
+    """
     state = ledger.state
     names = [state.destination(page.destination).name] if page.destination else state.names("", page.after)
     response, left, skip, after = wire.ListConsumersResponse(), page.effort, page.skip, page.after
@@ -58,7 +72,9 @@ def _connected(session: Session) -> wire.ConsumerInfo:
 
 def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.ConsumerInfo:
     pending = list(consumer.pending())
-    last_batch = max((batch for plan in pending for batch in plan.batches), key=lambda batch: batch[1], default=("", 0))
+    last_batch = max(
+        (batch for plan in pending for batch in plan.batches), key=lambda batch: batch[1], default=("", 0)
+    )
     return wire.ConsumerInfo(
         destination=destination.name,
         consumer=consumer.name,
@@ -67,7 +83,9 @@ def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.
         connected=consumer.run in ledger.state.held_runs,
         unacknowledged_rows=sum(plan.rows for plan in pending),
         read_rows=sum(plan.rows for plan in pending if plan.read_by_run),
-        oldest_unacknowledged_ms=max((ledger.now_us - min((plan.time_us for plan in pending), default=ledger.now_us)) // 1000, 0),
+        oldest_unacknowledged_ms=max(
+            (ledger.now_us - min((plan.time_us for plan in pending), default=ledger.now_us)) // 1000, 0
+        ),
         pinned_bytes=sum(
             destination.partitions[number].log.index().bytes_of(selection)
             for plan in consumer.plans.values()
@@ -82,28 +100,42 @@ def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.
 
 
 def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wire.ReleaseConsumerResponse:
-    """Ends a consumer: its rows go to others, its checkpoint is refused from now on. A connected one's stream ends instead.
+    """Ends a consumer: its rows go to others, its checkpoint is refused from now on. A connected one's stream
+    ends instead.
 
-    Who names the incarnation means that one and no other: where it is over, this call came before, and its answer was lost.
+    Who names the incarnation means that one and no other: where it is over, this call came before, and its
+        answer was lost.
     """
     if request.session:
         return wire.ReleaseConsumerResponse(returned_rows=sessions.end_session(ledger, request.session))
     if not request.consumer and not request.incarnation:
-        raise InvalidRequest("a release names no consumer: give a name, or an incarnation as `mq consumers list` shows it")
+        raise InvalidRequest(
+            "a release names no consumer: give a name, or an incarnation as `mq consumers list` shows it"
+        )
     by_name = ledger.state.by_name
     if request.incarnation:
         destinations = [by_name[request.destination]] if request.destination in by_name else []
         destinations = list(by_name.values()) if not request.destination else destinations
-        found = [(d, d.consumers[request.incarnation]) for d in destinations if request.incarnation in d.consumers]
+        found = [
+            (d, d.consumers[request.incarnation]) for d in destinations if request.incarnation in d.consumers
+        ]
         if not found:
             return wire.ReleaseConsumerResponse()
     else:
-        destinations = [ledger.state.destination(request.destination)] if request.destination else list(by_name.values())
-        found = [(d, c) for d in destinations for c in d.consumers.values() if request.consumer in (c.name, c.incarnation.hex())]
+        destinations = (
+            [ledger.state.destination(request.destination)] if request.destination else list(by_name.values())
+        )
+        found = [
+            (d, c)
+            for d in destinations
+            for c in d.consumers.values()
+            if request.consumer in (c.name, c.incarnation.hex())
+        ]
     if len(found) != 1:
         where = f" of {request.destination!r}" if request.destination else ""
         raise UnknownDestination(
-            f"{len(found)} consumers{where} are called {request.consumer!r}: name one, by destination and name or "
+            f"{len(found)} consumers{where} are called {request.consumer!r}: name one, by destination and "
+            f"name or "
             "incarnation, as `mq consumers list` shows them"
         )
     returned, acknowledged = planning.end_consumer(ledger, *found[0], successor=b"")

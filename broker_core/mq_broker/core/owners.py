@@ -1,4 +1,6 @@
-"""Queries and markers as parts of a snapshot: in buckets, so that a commit does not write anew what all others have committed."""
+"""Queries and markers as parts of a snapshot: in buckets, so that a commit does not write anew what all
+others have committed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from mq_wire.store.v1.store_pb2 import RangeRead
 
 #: What the owner of a streaming sink's markers begins with; the query id follows.
 QUERY_OWNER: Final = "query:"
-#: Targets of one query whose writer epochs are remembered. Beyond it the oldest is forgotten: a writer that was replaced so long ago could
-#: stage rows again, which nobody commits and which end by themselves.
+#: Targets of one query whose writer epochs are remembered. Beyond it the oldest is forgotten: a writer that
+#: was replaced so long ago could stage rows again, which nobody commits and which end by themselves.
 EPOCH_TARGETS_MAX: Final = 1000
 #: Readers, and epochs, of a query in one element of its part.
 _ENDS: Final = 1000
@@ -62,7 +64,9 @@ def _count_end(state: State, query_id: str) -> None:
 
 
 def mark_committed(state: State, query_id: str, version: int) -> None:
-    """Takes down that our sink has committed a batch: what was read for exactly this one is done, in all queues."""
+    """Takes down that our sink has committed a batch: what was read for exactly this one is done, in all
+    queues.
+    """
     query = touch_query(state, query_id)
     query.committed = version if query.committed is None else max(version, query.committed)
     for number, reader in query.readers.items():
@@ -71,7 +75,13 @@ def mark_committed(state: State, query_id: str, version: int) -> None:
             continue
         known = destination.consumers.get(reader.incarnation)
         # A run that joined before it had an incarnation may stand where an older one has read.
-        readers = [known] if known is not None else list(destination.consumers.values()) if not reader.incarnation else []
+        readers = (
+            [known]
+            if known is not None
+            else list(destination.consumers.values())
+            if not reader.incarnation
+            else []
+        )
         for consumer in readers:
             if consumer.mark_committed((query_id, version)):
                 state.dirty.add(("consumers", number))
@@ -83,20 +93,30 @@ def query_of(owner: str) -> str:
 
 
 def idle_queries(state: State) -> list[str]:
-    """Returns the queries that nobody reads or writes for any more, whose last batch was read longest ago first."""
-    busy = {name for (owner, _), marker in state.markers.items() for name in (query_of(owner), marker.query_id)}
+    """Returns the queries that nobody reads or writes for any more, whose last batch was read longest ago
+    first.
+    """
+    busy = {
+        name for (owner, _), marker in state.markers.items() for name in (query_of(owner), marker.query_id)
+    }
     busy |= {held.query_id for held in state.staged.values()}
 
     def lives(query: Query) -> bool:
-        found = ((state.by_number.get(number), reader.incarnation) for number, reader in query.readers.items())
-        return any(destination is not None and incarnation in destination.consumers for destination, incarnation in found)
+        found = (
+            (state.by_number.get(number), reader.incarnation) for number, reader in query.readers.items()
+        )
+        return any(
+            destination is not None and incarnation in destination.consumers
+            for destination, incarnation in found
+        )
 
     idle = [query for query in state.queries.values() if query.query_id not in busy and not lives(query)]
     return [q.query_id for q in sorted(idle, key=lambda q: (max(q.reads.values(), default=0), q.query_id))]
 
 
 def check_room(state: State, query_id: str, ends: int) -> None:
-    """Refuses a query that would be one too many, or a queue that it reads or a target that it writes. Known ones go on.
+    """Refuses a query that would be one too many, or a queue that it reads or a target that it writes. Known
+    ones go on.
 
     Args:
         state: of the broker.
@@ -104,7 +124,8 @@ def check_room(state: State, query_id: str, ends: int) -> None:
         ends: how many queues and targets of it are new.
 
     Raises:
-        LimitExceeded: `queries_max` or `query_ends_max` are known, and all of these queries still hold or have committed something.
+        LimitExceeded: `queries_max` or `query_ends_max` are known, and all of these queries still hold or
+            have committed something.
     """
     limits = state.settings
     is_full = len(state.queries) >= limits.queries_max and query_id not in state.queries
@@ -113,16 +134,25 @@ def check_room(state: State, query_id: str, ends: int) -> None:
     idle = [] if state.is_crowded else idle_queries(state)
     state.is_crowded = not idle
     if not any(other != query_id for other in idle):
-        what = f"{len(state.queries)} queries are known that hold or have committed rows, the limit (queries_max) is {limits.queries_max}"
+        what = (
+            f"{len(state.queries)} queries are known that hold or have committed rows, the limit "
+            f"(queries_max) is {limits.queries_max}"
+        )
         if not is_full:
-            what = f"queries are known to read and write {state.query_ends} queues, the limit (query_ends_max) is {limits.query_ends_max}"
+            what = (
+                f"queries are known to read and write {state.query_ends} queues, the limit "
+                f"(query_ends_max) is {limits.query_ends_max}"
+            )
         raise LimitExceeded(
-            f"{what}: end those whose checkpoints are gone with `mq consumers release` and `mq markers forget`, or raise the limit"
+            f"{what}: end those whose checkpoints are gone with `mq consumers release` and `mq markers "
+            f"forget`, or raise the limit"
         )
 
 
 def _make_room(state: State, asking: str) -> None:
-    """Forgets idle queries other than the one that asks, some more than needed: looking for them takes a while."""
+    """Forgets idle queries other than the one that asks, some more than needed: looking for them takes a
+    while.
+    """
     limits = state.settings
     queries = 1 + limits.queries_max // 100 if len(state.queries) >= limits.queries_max else 0
     ends = 1 + limits.query_ends_max // 100 if state.query_ends >= limits.query_ends_max else 0
@@ -171,11 +201,18 @@ def export(state: State, dirty: set[tuple[object, ...]]) -> list[tuple[str, byte
         for query in state.queries.values():
             at = bucket_of(query.query_id)
             if ("queries", at) in dirty:
-                queries[at] += [store.QueriesPart(queries=[part]).SerializeToString() for part in _query_parts(query)]
+                queries[at] += [
+                    store.QueriesPart(queries=[part]).SerializeToString() for part in _query_parts(query)
+                ]
         found += [piece for at in sorted(queries) for piece in parts.cut(f"queries/{at}", queries[at])]
     if any(part[0] == "markers" for part in dirty):
         buckets = {at: state.markers.bucket(at) for at in range(BUCKETS) if ("markers", at) in dirty}
-        found += [piece for at, bucket in buckets.items() if bucket for piece in parts.cut(f"markers/{at}", _marker_elements(bucket))]
+        found += [
+            piece
+            for at, bucket in buckets.items()
+            if bucket
+            for piece in parts.cut(f"markers/{at}", _marker_elements(bucket))
+        ]
     return found
 
 
@@ -188,14 +225,20 @@ def mark_all(state: State) -> None:
 def _query_parts(query: Query) -> Iterator[store.QueryPart]:
     """Yields a query, and more of its readers and epochs where they are many."""
     part = store.QueryPart(
-        query_id=query.query_id, reads=[store.BatchRead(batch_id=batch, plans_cut=plans) for batch, plans in query.reads.items()]
+        query_id=query.query_id,
+        reads=[store.BatchRead(batch_id=batch, plans_cut=plans) for batch, plans in query.reads.items()],
     )
     if query.fenced_through is not None:
         part.fenced_through = query.fenced_through
     readers, epochs = list(query.readers.items()), list(query.epochs.items())
     for at in range(0, max(len(readers), len(epochs), 1), _ENDS):
         for number, reader in readers[at : at + _ENDS]:
-            part.readers.add(destination=number, spark_run_id=reader.spark_run_id, run=reader.run, incarnation=reader.incarnation)
+            part.readers.add(
+                destination=number,
+                spark_run_id=reader.spark_run_id,
+                run=reader.run,
+                incarnation=reader.incarnation,
+            )
         for target, epoch in epochs[at : at + _ENDS]:
             part.epochs.add(target=target, epoch=epoch)
         yield part
@@ -203,7 +246,10 @@ def _query_parts(query: Query) -> Iterator[store.QueryPart]:
 
 
 def _marker_elements(bucket: dict[tuple[str, str], Marker]) -> Iterator[bytes]:
-    return (store.MarkersPart(markers=[_marker_part(*key, marker)]).SerializeToString() for key, marker in bucket.items())
+    return (
+        store.MarkersPart(markers=[_marker_part(*key, marker)]).SerializeToString()
+        for key, marker in bucket.items()
+    )
 
 
 def _marker_part(owner: str, target: str, marker: Marker) -> store.MarkerPart:
@@ -236,11 +282,15 @@ def restore_markers(state: State, part: store.MarkersPart) -> None:
 
 
 def derive_committed(state: State, format_1: Iterable[store.MarkerPart]) -> None:
-    """Tells queries what they have committed, once all parts are there; and plans too, which format 1 did not tell."""
+    """Tells queries what they have committed, once all parts are there; and plans too, which format 1 did not
+    tell.
+    """
     for (owner, _), marker in state.markers.items():
         if query_id := query_of(owner):
             query = state.queries.setdefault(query_id, Query(query_id))
-            query.committed = marker.version if query.committed is None else max(marker.version, query.committed)
+            query.committed = (
+                marker.version if query.committed is None else max(marker.version, query.committed)
+            )
     state.query_ends = sum(query.ends for query in state.queries.values())
     newest: dict[str, int] = {}
     for m in format_1:
@@ -249,14 +299,18 @@ def derive_committed(state: State, format_1: Iterable[store.MarkerPart]) -> None
         for consumer, plan in destination.plans():
             for query_id, batch in sorted(plan.batches):
                 if destination.number not in touch_query(state, query_id).readers:
-                    set_reader(state, query_id, destination.number, Reader("", consumer.run, consumer.incarnation))
+                    set_reader(
+                        state, query_id, destination.number, Reader("", consumer.run, consumer.incarnation)
+                    )
                 if query_id in newest and batch <= newest[query_id]:
                     plan.committed = True
                     state.dirty.add(("consumers", destination.number))
 
 
 def restore_format_1(state: State, part: store.BrokerPart) -> None:
-    """Takes over what format 1 kept in one part with everything else; the next snapshot has it in buckets, and there alone."""
+    """Takes over what format 1 kept in one part with everything else; the next snapshot has it in buckets,
+    and there alone.
+    """
     if part.markers or part.query_epochs or part.fenced_batches:
         state.dirty.add(("broker",))
     for m in part.markers:

@@ -1,7 +1,9 @@
-"""How a snapshot's parts are cut: each into pieces that stay small, however much it holds, so that whatever is written can be read again.
+"""How a snapshot's parts are cut: each into pieces that stay small, however much it holds, so that whatever
+is written can be read again.
 
-The first piece of a part has the part's key, those behind it `<key>+1`, `<key>+2` ... Each is a message of the part's kind by itself, with
-some of the elements of its lists; a part is read by taking over its pieces in order.
+The first piece of a part has the part's key, those behind it `<key>+1`, `<key>+2` ... Each is a message of
+the part's kind by itself, with some of the elements of its lists; a part is read by taking over its pieces in
+order.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-#: A piece is closed when the next element would make it larger. One element takes `ELEMENT_BYTES_MAX` at most.
+#: A piece is closed when the next element would make it larger. One element takes `ELEMENT_BYTES_MAX` at
+#: most.
 PIECE_BYTES: Final = 4 << 20
-#: The largest element of any part: a plan, whose bitmaps take 4 MiB and whose counts and batches less than another one.
+#: The largest element of any part: a plan, whose bitmaps take 4 MiB and whose counts and batches less than
+#: another one.
 ELEMENT_BYTES_MAX: Final = 8 << 20
 _MORE: Final = "+"
 
@@ -36,7 +40,8 @@ def cut(key: str, elements: Iterable[bytes], head: bytes = b"") -> Iterator[tupl
 
     Args:
         key: of the part.
-        elements: serialized messages of the part's kind, each with some of its fields; put one behind the other they are one message.
+        elements: serialized messages of the part's kind, each with some of its fields; put one behind the
+            other they are one message.
         head: begins every piece: fields that are not lists.
     """
     number, piece, size = 0, [head], len(head)

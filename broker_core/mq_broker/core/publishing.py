@@ -17,7 +17,8 @@ from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
 
 #: Sequences are kept as differences to offsets, in 64 bits with a sign.
 SEQUENCE_MAX: Final = 1 << 62
-#: Partitions whose duplicates are written down beside a batch: what is reserved for its header has room for these.
+#: Partitions whose duplicates are written down beside a batch: what is reserved for its header has room for
+#: these.
 _COUNTED_BESIDE: Final = 64
 
 
@@ -38,7 +39,9 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         return staging.stage(ledger, command, destination)
     if header.skip:
         return _skip(ledger, destination, partition, header)
-    known = partition.audit.check(header.producer_id, header.epoch, header.first_sequence, header.rows, command.records_crc)
+    known = partition.audit.check(
+        header.producer_id, header.epoch, header.first_sequence, header.rows, command.records_crc
+    )
     if known is not None:
         ledger.state.duplicates[destination.number, header.partition] += known.rows
         ledger.state.totals.duplicates += known.rows
@@ -54,7 +57,12 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         first_sequence=header.first_sequence,
         records_crc=command.records_crc,
     )
-    ledger.record_rows(Entry(time_us=ledger.now_us, published=published), command.records, command.records_crc, command.priorities)
+    ledger.record_rows(
+        Entry(time_us=ledger.now_us, published=published),
+        command.records,
+        command.records_crc,
+        command.priorities,
+    )
     ledger.state.totals.published += header.rows
     if ledger.state.duplicates:
         count_duplicates(ledger, _COUNTED_BESIDE)
@@ -64,7 +72,8 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
 def count_duplicates(ledger: Ledger, partitions: int) -> None:
     """Writes down how many rows were recognised as stored before, of so many partitions at most.
 
-    Beside something else that is written, or with a tick: a retry by itself writes nothing, and its answer waits for no disk.
+    Beside something else that is written, or with a tick: a retry by itself writes nothing, and its answer
+        waits for no disk.
     """
     state = ledger.state
     for number, partition in list(state.duplicates)[:partitions]:
@@ -77,22 +86,30 @@ def count_duplicates(ledger: Ledger, partitions: int) -> None:
 def _check_header(state: State, header: PublishHeader) -> None:
     """Refuses what would be refused later, before a destination is created for it."""
     if header.schema_id:
-        raise Unsupported(f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope")
+        raise Unsupported(
+            f"schema {header.schema_id} is not known to this broker: use schema 0, the envelope"
+        )
     if not header.rows:
-        raise InvalidRequest(f"producer {header.producer_id!r} sends 0 rows at sequence {header.first_sequence}: send or skip one at least")
+        raise InvalidRequest(
+            f"producer {header.producer_id!r} sends 0 rows at sequence {header.first_sequence}: send or "
+            f"skip one at least"
+        )
     if header.first_sequence + header.rows > SEQUENCE_MAX:
         raise InvalidRequest(
-            f"producer {header.producer_id!r} sends sequence {header.first_sequence}, the last is {SEQUENCE_MAX - 1}: open a new one"
+            f"producer {header.producer_id!r} sends sequence {header.first_sequence}, the last is "
+            f"{SEQUENCE_MAX - 1}: open a new one"
         )
     destination = state.by_name.get(header.destination)
     partitions = state.settings.default_partitions if destination is None else len(destination.partitions)
     if header.partition >= partitions:
         raise InvalidRequest(
-            f"destination {header.destination!r} has partitions 0 to {partitions - 1}, not {header.partition}: describe it again"
+            f"destination {header.destination!r} has partitions 0 to {partitions - 1}, not "
+            f"{header.partition}: describe it again"
         )
     if destination is None and header.first_sequence and not header.HasField("staged"):
         raise UnknownProducer(
-            f"producer {header.producer_id!r} sends sequence {header.first_sequence} to {header.destination!r}, which does not exist: "
+            f"producer {header.producer_id!r} sends sequence {header.first_sequence} to "
+            f"{header.destination!r}, which does not exist: "
             "it was deleted in the meantime; open a new producer"
         )
 
@@ -100,17 +117,22 @@ def _check_header(state: State, header: PublishHeader) -> None:
 def _check_producer(state: State, header: PublishHeader) -> None:
     producer, epoch = header.producer_id, header.epoch
     if not producer or len(producer.encode()) > 300:
-        raise InvalidRequest(f"producer id of {len(producer.encode())} bytes: use a random one of 32, or open a named producer")
+        raise InvalidRequest(
+            f"producer id of {len(producer.encode())} bytes: use a random one of 32, or open a named producer"
+        )
     if not is_named(producer):
         if epoch:
             raise InvalidRequest(f"unnamed producer {producer!r} has epoch {epoch}: it must be 0")
         return
     current = state.producers.get(producer)
     if current is None or epoch > current:
-        raise UnknownProducer(f"producer {producer!r} epoch {epoch} was never opened here: open the producer first")
+        raise UnknownProducer(
+            f"producer {producer!r} epoch {epoch} was never opened here: open the producer first"
+        )
     if epoch < current:
         raise ProducerFenced(
-            f"producer {producer!r} was opened again elsewhere (epoch {current} replaced {epoch}): this instance must "
+            f"producer {producer!r} was opened again elsewhere (epoch {current} replaced {epoch}): this "
+            f"instance must "
             "stop, or use another name"
         )
 
@@ -131,7 +153,9 @@ def _skip(ledger: Ledger, destination: Destination, partition: Partition, header
     return _receipt(destination, header, 0, 0, ledger.now_us)
 
 
-def _receipt(destination: Destination, header: PublishHeader, base: int, duplicates: int, time_us: int) -> Receipt:
+def _receipt(
+    destination: Destination, header: PublishHeader, base: int, duplicates: int, time_us: int
+) -> Receipt:
     return Receipt(
         partition=header.partition,
         base_offset=max(base, 0),

@@ -1,4 +1,6 @@
-"""Rows whose bytes are damaged or gone: they leave the queue for good, are counted, and everything else goes on being delivered."""
+"""Rows whose bytes are damaged or gone: they leave the queue for good, are counted, and everything else goes
+on being delivered.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from mq_wire.errors import DataLost
 
 
 def quarantine(ledger: Ledger, command: Quarantine) -> tuple[BitMap64, BitMap64]:
-    """Takes out what of the damaged frames somebody could still get; returns it, and all of these frames that is out by now."""
+    """Takes out what of the damaged frames somebody could still get; returns it, and all of these frames that
+    is out by now.
+    """
     view = command.view
     destination = ledger.state.by_name.get(view.destination)
     if destination is None or destination.destination_id != view.log_id:
@@ -35,10 +39,19 @@ def quarantine_frames(
     for base in bases:
         now, then = index.at(base), seen.at(base)
         # Trimmed since: nobody can get it. Moved since: the cleaner has read it, so it was whole.
-        if now is not None and then is not None and (now["segment"], now["position"]) == (then["segment"], then["position"]):
+        if (
+            now is not None
+            and then is not None
+            and (now["segment"], now["position"]) == (then["segment"], then["position"])
+        ):
             lost |= space.live(destination, number, base, base + int(now["span"]))
     if lost:
-        ledger.record(quarantined={"destination": destination.number, "rows": [{"partition": number, "offsets": lost.serialize()}]})
+        ledger.record(
+            quarantined={
+                "destination": destination.number,
+                "rows": [{"partition": number, "offsets": lost.serialize()}],
+            }
+        )
         ledger.state.damage_found = True
         for session in destination.sessions.values():
             session.drop(number, lost, index)
@@ -56,6 +69,8 @@ def check_kept(destination: Destination, number: int, selection: Selection) -> N
 def lost_message(destination: str, number: int, lost: BitMap64) -> str:
     """How errors and the broker's log name lost rows."""
     return (
-        f"offsets {shown(lost)} of partition {number} of {destination!r} ({len(lost)} rows) are lost: their bytes on the broker's disk are "
-        "damaged. `mq verify` shows where; send them again from their source. failOnDataLoss=false reads on without them"
+        f"offsets {shown(lost)} of partition {number} of {destination!r} ({len(lost)} rows) are lost: "
+        f"their bytes on the broker's disk are "
+        "damaged. `mq verify` shows where; send them again from their source. failOnDataLoss=false reads "
+        "on without them"
     )

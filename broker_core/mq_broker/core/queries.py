@@ -1,4 +1,6 @@
-"""Which query reads what, and since when: two readers of one queue, and batches whose number was used for other rows."""
+"""Which query reads what, and since when: two readers of one queue, and batches whose number was used for
+other rows.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def join_query(ledger: Ledger, request: wire.JoinQueryRequest) -> wire.JoinQuery
     check_batch(ledger, destination, request, ())
     join(ledger, destination, request)
     if is_new(ledger.state, request):
-        read = {"destination": destination.number, "incarnation": request.who.incarnation, "run": request.who.run}
+        read = {
+            "destination": destination.number,
+            "incarnation": request.who.incarnation,
+            "run": request.who.run,
+        }
         ledger.record(range_read={**read, "query_id": request.query_id, "batch_id": request.batch_id})
     return wire.JoinQueryResponse()
 
@@ -45,9 +51,11 @@ def is_new(state: State, reading: Reading) -> bool:
 
 
 def check_batch(ledger: Ledger, destination: Destination, reading: Reading, serials: Iterable[int]) -> None:
-    """Refuses plans that were cut after the batch was first read: a sink may know its number, and pass over other rows in silence.
+    """Refuses plans that were cut after the batch was first read: a sink may know its number, and pass over
+    other rows in silence.
 
-    That goes for all queues: where a query reads two, one of them may have been idle in the batch that the checkpoint lost.
+    That goes for all queues: where a query reads two, one of them may have been idle in the batch that the
+        checkpoint lost.
 
     Raises:
         CheckpointTooOld: one was, or the batch may have been read so long ago that nobody knows.
@@ -61,22 +69,27 @@ def check_batch(ledger: Ledger, destination: Destination, reading: Reading, seri
     read = query.reads.get(reading.batch_id)
     if query.forgot(reading.batch_id, state.settings.kept_batches):
         raise CheckpointTooOld(
-            f"batch {reading.batch_id} of query {query.query_id} comes after batch {max(query.reads)} was read: the checkpoint lost its "
+            f"batch {reading.batch_id} of query {query.query_id} comes after batch {max(query.reads)} was "
+            f"read: the checkpoint lost its "
             "last batches, or is an old copy. Start the query with a new checkpoint"
         )
     if read is not None and any(serial > read for serial in serials):
         raise CheckpointTooOld(
-            f"batch {reading.batch_id} of query {query.query_id} was read before with other rows of queue {reading.who.destination!r}: the "
-            "checkpoint lost its last batches, and what was written under this number would not be written again. Start the query with a "
+            f"batch {reading.batch_id} of query {query.query_id} was read before with other rows of queue "
+            f"{reading.who.destination!r}: the "
+            "checkpoint lost its last batches, and what was written under this number would not be written "
+            "again. Start the query with a "
             "new checkpoint"
         )
 
 
 def join(ledger: Ledger, destination: Destination, reading: Reading) -> None:
-    """Takes down who reads this queue in this query, where that changed. A task of an older run reads on and changes nothing.
+    """Takes down who reads this queue in this query, where that changed. A task of an older run reads on and
+    changes nothing.
 
     Raises:
-        SharedRange: it has another reader. Where neither has acknowledged anything both have ended, and their rows are ready again.
+        SharedRange: it has another reader. Where neither has acknowledged anything both have ended, and their
+            rows are ready again.
     """
     state, who = ledger.state, reading.who
     query = state.queries.get(reading.query_id)
@@ -87,10 +100,15 @@ def join(ledger: Ledger, destination: Destination, reading: Reading) -> None:
     if known.incarnation and who.incarnation and known.incarnation != who.incarnation:
         raise _shared(ledger, destination, reading, known)
     is_other = who.run != known.run
-    # One checkpoint that is read by two runs is no second reader: the newer run fences the older. And Spark's run is its job group, which
-    # a program may set: then it says something only while both are there.
+    # One checkpoint that is read by two runs is no second reader: the newer run fences the older. And Spark's
+    # run is its job group, which a program may set: then it says something only while both are there.
     is_alive = {who.run, known.run} <= state.held_runs
-    if is_other and not (known.incarnation and who.incarnation) and reading.spark_run_id == known.spark_run_id and is_alive:
+    if (
+        is_other
+        and not (known.incarnation and who.incarnation)
+        and reading.spark_run_id == known.spark_run_id
+        and is_alive
+    ):
         raise _shared(ledger, destination, reading, known)
     if who.run > known.run or (not is_other and who.incarnation and not known.incarnation):
         _take_down(ledger, destination, reading, who.incarnation or known.incarnation)
@@ -115,17 +133,25 @@ def _shared(ledger: Ledger, destination: Destination, reading: Reading, known: R
     if any(consumer.acknowledged_plan for consumer in both):
         fate = "what they hold stays theirs until `mq consumers release`"
         second = destination.consumers.get(reading.who.incarnation)
-        unread = [plan.number for plan in second.pending() if not plan.read_by_run] if second is not None else []
+        unread = (
+            [plan.number for plan in second.pending() if not plan.read_by_run] if second is not None else []
+        )
         if unread and reading.who.incarnation != known.incarnation:
             ledger.record(
-                plans_returned={"destination": destination.number, "incarnation": reading.who.incarnation, "plans": unread}
+                plans_returned={
+                    "destination": destination.number,
+                    "incarnation": reading.who.incarnation,
+                    "plans": unread,
+                }
             )
     else:
         fate = "nothing was acknowledged, so their rows are back in the queue"
         for consumer in both:
             planning.end_consumer(ledger, destination, consumer, b"", shared=True)
     return SharedRange(
-        f"query {reading.query_id} has two readers of queue {destination.name!r}, and each message goes to one of them only: either it "
-        f"reads the queue twice, as a self-join or a union of two load()s does, or its checkpoint lost its first batch; {fate}. "
+        f"query {reading.query_id} has two readers of queue {destination.name!r}, and each message goes to "
+        f"one of them only: either it "
+        f"reads the queue twice, as a self-join or a union of two load()s does, or its checkpoint lost its "
+        f"first batch; {fate}. "
         f"{planning.SHARED_REMEDY}"
     )

@@ -1,4 +1,6 @@
-"""What the broker knows of a streaming query: who reads which queue for it, when its batches were first read, which writers are over."""
+"""What the broker knows of a streaming query: who reads which queue for it, when its batches were first read,
+which writers are over.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The one run that reads a queue in one start of a query, and the incarnation that it reads (empty where none is minted yet)."""
+    """The one run that reads a queue in one start of a query, and the incarnation that it reads (empty where
+    none is minted yet).
+    """
 
     spark_run_id: str
     run: int
@@ -19,11 +23,14 @@ class Query:
     """One query, that is one checkpoint: Spark's query id lives in it.
 
     Attributes:
-        reads: batch -> how many plans the whole broker had cut when the batch was first read; the last ones, oldest first.
+        reads: batch -> how many plans the whole broker had cut when the batch was first read; the last ones,
+            oldest first.
         readers: by number of the destination.
-        epochs: newest writer epoch by target of the sink; None stands for all targets (clients that name none).
+        epochs: newest writer epoch by target of the sink; None stands for all targets (clients that name
+            none).
         committed: last batch that our sink has committed; not kept with the query, since the markers say it.
-        fenced_through: batches up to this one read rows that were given to somebody else since; their output is refused.
+        fenced_through: batches up to this one read rows that were given to somebody else since; their output
+            is refused.
     """
 
     query_id: str

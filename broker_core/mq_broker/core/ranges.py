@@ -1,4 +1,6 @@
-"""Ranges of delivery numbers: opened by a run, read any number of times, acknowledged once (design.md section 6)."""
+"""Ranges of delivery numbers: opened by a run, read any number of times, acknowledged once (design.md section
+6).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_broker.core.views import browse, make_view
-from mq_wire.errors import DataLost, InvalidRequest, LimitExceeded, OffsetsUnknown, StoreFull, UnknownDestination, WrongBroker
+from mq_wire.errors import (
+    DataLost,
+    InvalidRequest,
+    LimitExceeded,
+    OffsetsUnknown,
+    StoreFull,
+    UnknownDestination,
+    WrongBroker,
+)
 from mq_wire.v1 import subscribe_pb2 as wire
 
 
@@ -22,7 +32,8 @@ def hold_run(ledger: Ledger, command: HoldRun) -> int:
     state = ledger.state
     if command.cluster_id and command.cluster_id != state.cluster_id:
         raise WrongBroker(
-            f"run {command.run} belongs to broker {command.cluster_id.hex()}, this one is {state.cluster_id.hex()}: check the address, "
+            f"run {command.run} belongs to broker {command.cluster_id.hex()}, this one is "
+            f"{state.cluster_id.hex()}: check the address, "
             "or start the query with a new checkpoint"
         )
     if command.run > state.epoch:
@@ -47,13 +58,23 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
 def _return_unread(ledger: Ledger, run: int) -> None:
     for destination in ledger.state.consuming():
         for consumer in destination.consumers.values():
-            unread = [plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run]
+            unread = [
+                plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run
+            ]
             if unread:
-                ledger.record(plans_returned={"destination": destination.number, "incarnation": consumer.incarnation, "plans": unread})
+                ledger.record(
+                    plans_returned={
+                        "destination": destination.number,
+                        "incarnation": consumer.incarnation,
+                        "plans": unread,
+                    }
+                )
 
 
 def watch_runs(ledger: Ledger) -> None:
-    """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker started."""
+    """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker
+    started.
+    """
     state = ledger.state
     silent = {c.run for d in state.consuming() for c in d.consumers.values()} - state.held_runs
     state.silent_runs = {run: since for run, since in state.silent_runs.items() if run in silent}
@@ -66,10 +87,11 @@ def watch_runs(ledger: Ledger) -> None:
 
 
 def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
-    """Lets go of rows that were acknowledged and are kept for a checkpoint, where nobody is there who could ask for them.
+    """Lets go of rows that were acknowledged and are kept for a checkpoint, where nobody is there who could
+    ask for them.
 
-    That is after `kept_range_ttl_us` without the run of their consumer, where space is short after `run_grace_us`: a query may be about to
-    come back. Boundaries stay.
+    That is after `kept_range_ttl_us` without the run of their consumer, where space is short after
+    `run_grace_us`: a query may be about to come back. Boundaries stay.
     """
     state = ledger.state
     limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
@@ -78,7 +100,9 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
         for consumer in destination.consumers.values():
             if not consumer.keeps or consumer.run in state.held_runs:
                 continue
-            since = alone[consumer.incarnation] = state.kept_since.get(consumer.incarnation, ledger.monotonic_us)
+            since = alone[consumer.incarnation] = state.kept_since.get(
+                consumer.incarnation, ledger.monotonic_us
+            )
             if ledger.monotonic_us - since >= limit:
                 ledger.record(
                     plans_forgotten={
@@ -91,7 +115,9 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
 
 
 def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:
-    """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one failed attempt."""
+    """Fixes what this run reads between two boundaries. A range that an earlier run read in vain counts one
+    failed attempt.
+    """
     destination, consumer = _consumer_of(ledger, request.who)
     start, end = dict(request.start.next), dict(request.end.next)
     if request.accept_data_loss:
@@ -99,7 +125,9 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
     else:
         after, through, from_lost, to_lost = consumer.locate(start), consumer.locate(end), False, False
     if through < after:
-        raise InvalidRequest(f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged")
+        raise InvalidRequest(
+            f"a range of consumer {consumer.label!r} ends before it starts: pass offsets on unchanged"
+        )
     gone = _gone(consumer, after, through)
     if gone and not request.accept_data_loss:
         raise DataLost(_not_kept(f"the range from {start} to {end}", consumer))
@@ -126,7 +154,8 @@ def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRange
             }
         )
     return wire.OpenRangeResponse(
-        parts=_parts(destination, consumer, plans, after, through), data_loss=from_lost or to_lost or gone or damaged
+        parts=_parts(destination, consumer, plans, after, through),
+        data_loss=from_lost or to_lost or gone or damaged,
     )
 
 
@@ -137,17 +166,23 @@ def _gone(consumer: Consumer, after: int, through: int) -> bool:
 
 def _not_kept(asked: str, consumer: Consumer) -> str:
     return (
-        f"{asked} of consumer {consumer.label!r} was acknowledged, and its rows are no longer kept: the checkpoint lost its last batches, "
-        "or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on without them, where the sink takes the batch again"
+        f"{asked} of consumer {consumer.label!r} was acknowledged, and its rows are no longer kept: the "
+        f"checkpoint lost its last batches, "
+        "or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on without them, where "
+        "the sink takes the batch again"
     )
 
 
 def _read_in_vain(plan: Plan, run: int) -> bool:
-    """Whether the last run that opened the plan also read it, and our sink has not committed what came of it."""
+    """Whether the last run that opened the plan also read it, and our sink has not committed what came
+    of it.
+    """
     return plan.read_since_opened and plan.read_by_run < run and not plan.committed
 
 
-def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], after: int, through: int) -> list[wire.RangePart]:
+def _parts(
+    destination: Destination, consumer: Consumer, plans: list[Plan], after: int, through: int
+) -> list[wire.RangePart]:
     start, end = consumer.boundary(after), consumer.boundary(through)
     parts = []
     for number in sorted(end):
@@ -157,14 +192,20 @@ def _parts(destination: Destination, consumer: Consumer, plans: list[Plan], afte
         selections = [plan.assignments[number][1] for plan in plans if number in plan.assignments]
         rows = sum(selection.rows for selection in selections)
         size = sum(index.bytes_of(selection) for selection in selections)
-        parts.append(wire.RangePart(partition=number, first=start.get(number, 0), last=end[number], rows=rows, bytes=size))
+        parts.append(
+            wire.RangePart(
+                partition=number, first=start.get(number, 0), last=end[number], rows=rows, bytes=size
+            )
+        )
     return parts
 
 
 def _consumer_of(ledger: Ledger, who: wire.ConsumerRef) -> tuple[Destination, Consumer]:
     planning.check_cluster(ledger.state, who)
     if not who.incarnation:
-        raise InvalidRequest("a range needs the incarnation that its offsets were planned for: pass offsets on unchanged")
+        raise InvalidRequest(
+            "a range needs the incarnation that its offsets were planned for: pass offsets on unchanged"
+        )
     destination = ledger.state.destination_of(who.destination, who.destination_id)
     consumer = planning.find(ledger, destination, who)
     assert consumer is not None
@@ -181,10 +222,12 @@ def acknowledge_range(ledger: Ledger, request: wire.AcknowledgeRangeRequest) -> 
 def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     """Returns the rows with delivery numbers [first, last) of a partition, or of a browse view.
 
-    Never fenced: within a run the same numbers give the same rows until they are acknowledged, and returned ones nothing.
+    Never fenced: within a run the same numbers give the same rows until they are acknowledged, and returned
+        ones nothing.
 
     Raises:
-        DataLost: acknowledged, and no longer kept; or damaged on the disk, unless the caller accepts to read on without.
+        DataLost: acknowledged, and no longer kept; or damaged on the disk, unless the caller accepts to read
+            on without.
         OffsetsUnknown: beyond all that was ever assigned.
         CheckpointTooOld: cut after this batch was first read, so that its number stands for other rows.
         SharedRange: another consumer of this queue is read in the same query.
@@ -202,12 +245,16 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     if opened.partition >= len(destination.partitions):
         raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
     lost = _check_kept(consumer, opened)
-    plans: list[Plan] = [plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)]
+    plans: list[Plan] = [
+        plan for plan in consumer.plans.values() if not plan.returned and _overlaps(plan, opened)
+    ]
     if not opened.accept_data_loss:
         for plan in plans:
             check_kept(destination, opened.partition, _asked_of(plan, opened))
     if opened.query_id:
-        queries.check_batch(ledger, destination, opened, [past.serial for past in lost] + [plan.serial for plan in plans])
+        queries.check_batch(
+            ledger, destination, opened, [past.serial for past in lost] + [plan.serial for plan in plans]
+        )
         _check_batches(ledger.state, consumer, plans, opened)
         queries.join(ledger, destination, opened)
     _note_read(ledger, consumer, plans, opened, destination)
@@ -222,12 +269,15 @@ def _overlaps(plan: Plan, opened: wire.OpenFetch) -> bool:
 
 
 def _check_kept(consumer: Consumer, opened: wire.OpenFetch) -> list[Past]:
-    """Returns the plans that had rows among what is asked for, which are no longer kept; the caller has accepted that."""
+    """Returns the plans that had rows among what is asked for, which are no longer kept; the caller has
+    accepted that.
+    """
     floor, following = consumer.floor.get(opened.partition, 0), consumer.next.get(opened.partition, 0)
     asked = f"deliveries {opened.first} to {opened.last} of partition {opened.partition}"
     if opened.last > following:
         raise OffsetsUnknown(
-            f"{asked} of consumer {consumer.label!r} were never given (the next one is {following}): was the broker restored from an older "
+            f"{asked} of consumer {consumer.label!r} were never given (the next one is {following}): was "
+            f"the broker restored from an older "
             "backup? Start a query with a new checkpoint"
         )
     lost = [past for past in consumer.past.values() if past.held(opened.partition, opened.first, opened.last)]
@@ -246,15 +296,23 @@ def _check_batches(state: State, consumer: Consumer, plans: list[Plan], opened: 
     for plan in plans:
         if batch not in plan.batches and len(plan.batches) >= limit:
             raise LimitExceeded(
-                f"what consumer {consumer.label!r} planned last was read in {limit} batches, and batch {opened.batch_id} of query "
-                f"{opened.query_id} would be one more: read one plan in one batch. Acknowledge it, or release the consumer with "
+                f"what consumer {consumer.label!r} planned last was read in {limit} batches, and batch "
+                f"{opened.batch_id} of query "
+                f"{opened.query_id} would be one more: read one plan in one batch. Acknowledge it, or "
+                f"release the consumer with "
                 "`mq consumers release`"
             )
 
 
-def _note_read(ledger: Ledger, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch, destination: Destination) -> None:
+def _note_read(
+    ledger: Ledger, consumer: Consumer, plans: list[Plan], opened: wire.OpenFetch, destination: Destination
+) -> None:
     batch = (opened.query_id, opened.batch_id)
-    new = [plan.number for plan in plans if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)]
+    new = [
+        plan.number
+        for plan in plans
+        if plan.read_by_run < opened.who.run or (opened.query_id and batch not in plan.batches)
+    ]
     if new or queries.is_new(ledger.state, opened):
         ledger.record(
             range_read={

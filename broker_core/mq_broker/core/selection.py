@@ -18,7 +18,9 @@ _RANGES_AT_ONCE: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Lanes of (priority, offsets), highest priority first; within a lane by offset. The bitmaps are never changed."""
+    """Lanes of (priority, offsets), highest priority first; within a lane by offset. The bitmaps are never
+    changed.
+    """
 
     lanes: tuple[Lane, ...]
     rows: int
@@ -47,11 +49,16 @@ class Selection:
         return Selection.of((priority, lane - offsets) for priority, lane in self.lanes)
 
     def stretches(self, left_out: BitMap64) -> list[tuple[int, Selection]]:
-        """Returns what lies between the rows of `left_out`: (place of the first row in this selection, rows), in delivery order."""
+        """Returns what lies between the rows of `left_out`: (place of the first row in this selection, rows),
+        in delivery order.
+        """
         left = self.without(left_out)
         if left.rows == self.rows:
             return [(0, self)]
-        ordered = [np.isin(offsets_array(lane), offsets_array(left_out & lane), assume_unique=True) for _, lane in self.lanes]
+        ordered = [
+            np.isin(offsets_array(lane), offsets_array(left_out & lane), assume_unique=True)
+            for _, lane in self.lanes
+        ]
         edges = np.flatnonzero(np.diff(np.concatenate(([True], *ordered, [True]))))
         return [(start, self.slice(start, stop)) for start, stop in edges.reshape(-1, 2).tolist()]
 
@@ -61,7 +68,9 @@ class Selection:
 
     def span(self) -> tuple[int, int]:
         """Returns the lowest offset and the one after the highest. The selection must have rows."""
-        return min(offsets.min() for _, offsets in self.lanes), max(offsets.max() for _, offsets in self.lanes) + 1
+        return min(offsets.min() for _, offsets in self.lanes), max(
+            offsets.max() for _, offsets in self.lanes
+        ) + 1
 
 
 def cut(offsets: BitMap64, low: int, high: int) -> BitMap64:
@@ -99,7 +108,13 @@ def ranges_of(offsets: BitMap64) -> list[tuple[int, int]]:
         return []
     array = offsets_array(offsets)
     breaks = np.flatnonzero(np.diff(array) != 1)
-    return list(zip(array[np.append(0, breaks + 1)].tolist(), array[np.append(breaks, len(array) - 1)].tolist(), strict=True))
+    return list(
+        zip(
+            array[np.append(0, breaks + 1)].tolist(),
+            array[np.append(breaks, len(array) - 1)].tolist(),
+            strict=True,
+        )
+    )
 
 
 def shown(offsets: BitMap64, runs_max: int = 8) -> str:

@@ -1,4 +1,6 @@
-"""A connected consumer: its credit and the rows that it holds. It lives as long as its stream; nothing of it is on disk."""
+"""A connected consumer: its credit and the rows that it holds. It lives as long as its stream; nothing of it
+is on disk.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _DELIVERIES_MAX: Final = 4096
 
 @dataclass(slots=True)
 class Outbox:
-    """What a session was given and has not sent. Batches are counted as it sends them, bytes are estimated. A full one must be half empty
-    before it takes more, so that not every batch that leaves is followed by a look for another one.
+    """What a session was given and has not sent. Batches are counted as it sends them, bytes are estimated. A
+    full one must be half empty before it takes more, so that not every batch that leaves is followed by a
+    look for another one.
     """
 
     batches_max: int
@@ -58,7 +61,9 @@ class Outbox:
 
 @dataclass(slots=True)
 class Session:
-    """`delivered` remembers the order of deliveries, so that rows the application never saw are not charged (semantics.md A.6)."""
+    """`delivered` remembers the order of deliveries, so that rows the application never saw are not charged
+    (semantics.md A.6).
+    """
 
     number: int
     destination: str
@@ -103,7 +108,9 @@ class Session:
         return -(-rows // self.batch_rows_max)
 
     def _shorten_delivered(self) -> None:
-        """Takes the older half together, by partition and priority: which of *these* rows was seen before which is not known any more."""
+        """Takes the older half together, by partition and priority: which of *these* rows was seen before
+        which is not known any more.
+        """
         rows: dict[int, dict[int, BitMap64]] = {}
         for _ in range(_DELIVERIES_MAX // 2):
             partition, selection = self.delivered.popleft()
@@ -113,7 +120,10 @@ class Session:
                     lanes[priority] |= offsets
                 else:
                     lanes[priority] = offsets.copy()
-        together = [(partition, Selection.of(sorted(lanes.items(), reverse=True))) for partition, lanes in sorted(rows.items())]
+        together = [
+            (partition, Selection.of(sorted(lanes.items(), reverse=True)))
+            for partition, lanes in sorted(rows.items())
+        ]
         self.delivered.extendleft(reversed(together))
 
     def missing(self, partition: int, offsets: BitMap64) -> BitMap64:
@@ -132,7 +142,9 @@ class Session:
         self._forget_delivered()
 
     def drop(self, partition: int, offsets: BitMap64, index: FrameIndex) -> None:
-        """Lets go of rows that cannot be delivered, as if they had never been on their way: their credit comes back."""
+        """Lets go of rows that cannot be delivered, as if they had never been on their way: their credit
+        comes back.
+        """
         if partition not in self.held:
             return
         dropped = Selection.of((p, lane & offsets) for p, lane in self.held[partition].selection().lanes)
@@ -140,7 +152,9 @@ class Session:
             return
         self.credit_rows += dropped.rows
         self.credit_bytes += index.bytes_of(dropped)
-        self.delivered = deque((p, rows.without(offsets) if p == partition else rows) for p, rows in self.delivered)
+        self.delivered = deque(
+            (p, rows.without(offsets) if p == partition else rows) for p, rows in self.delivered
+        )
         self.held[partition].discard(offsets)
         self.held_rows -= dropped.rows
 
@@ -149,7 +163,9 @@ class Session:
         while self.delivered:
             partition, selection = self.delivered[0]
             lanes = self.held.get(partition)
-            if lanes is not None and any(lanes.offsets[p].intersect(offsets) for p, offsets in selection.lanes):
+            if lanes is not None and any(
+                lanes.offsets[p].intersect(offsets) for p, offsets in selection.lanes
+            ):
                 return
             self.delivered.popleft()
             self.seen_rows -= selection.rows

@@ -23,7 +23,8 @@ from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened
 
 #: Rows that one session gets before the next one has its turn.
 TURN_ROWS = 65_536
-#: Who wants small batches is given more at a time where very many rows are ready: the part of what is its share that it gets at once.
+#: Who wants small batches is given more at a time where very many rows are ready: the part of what is its
+#: share that it gets at once.
 _SHARES: Final = 64
 #: What is kept of a client's word about itself.
 CLIENT_CHARACTERS = 200
@@ -54,7 +55,10 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
 def _session(state: State, number: int) -> Session:
     session = state.sessions.get(number)
     if session is None:
-        raise SessionClosed(f"consumer session {number} is closed: its deliveries may have gone to somebody else; receive them again")
+        raise SessionClosed(
+            f"consumer session {number} is closed: its deliveries may have gone to somebody else; receive "
+            f"them again"
+        )
     return session
 
 
@@ -93,7 +97,8 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
         missing = session.missing(partition, offsets)
         if missing:
             raise NotAssigned(
-                f"consumer session {session.number} does not hold offset {missing.min()} of partition {partition} of "
+                f"consumer session {session.number} does not hold offset {missing.min()} of partition "
+                f"{partition} of "
                 f"{session.destination!r} (and {len(missing) - 1} more): acknowledge each delivered row once"
             )
     if not done:
@@ -101,7 +106,10 @@ def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
     ledger.record(
         acknowledged={
             "destination": destination.number,
-            "rows": [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in done.items()],
+            "rows": [
+                {"partition": partition, "offsets": offsets.serialize()}
+                for partition, offsets in done.items()
+            ],
         }
     )
     for partition, offsets in done.items():
@@ -118,13 +126,15 @@ def _check_ranges(destination: Destination, partition: int, starts: np.ndarray, 
     end = destination.partitions[partition].log.next_offset if partition < len(destination.partitions) else 0
     if int(stops.max()) > end:
         raise NotAssigned(
-            f"offset {int(stops.max()) - 1} of partition {partition} of {destination.name!r} was never given, the next one is {end}: "
+            f"offset {int(stops.max()) - 1} of partition {partition} of {destination.name!r} was never "
+            f"given, the next one is {end}: "
             "acknowledge what was delivered"
         )
 
 
 def close_session(ledger: Ledger, command: CloseSession) -> None:
-    """Gives back what the session holds. Only rows that reached the application count as failed attempts (semantics.md L.4, 3).
+    """Gives back what the session holds. Only rows that reached the application count as failed attempts
+    (semantics.md L.4, 3).
 
     Where the disk is full they go uncounted: rows that nobody holds any more must not wait for room.
     """
@@ -141,11 +151,14 @@ def end_session(ledger: Ledger, number: int) -> int:
     """
     session = ledger.state.sessions.get(number)
     if session is None:
-        raise UnknownDestination(f"there is no consumer session {number}: `mq consumers list` shows who is connected")
+        raise UnknownDestination(
+            f"there is no consumer session {number}: `mq consumers list` shows who is connected"
+        )
     rows = session.held_rows
     _give_back(ledger, session)
     why = SessionClosed(
-        f"consumer session {number} of {session.destination!r} was ended by an operator: what it held goes to others; "
+        f"consumer session {number} of {session.destination!r} was ended by an operator: what it held goes "
+        f"to others; "
         "make a new consumer to go on receiving"
     )
     ledger.state.farewells.append((session, why))
@@ -157,7 +170,9 @@ def _give_back(ledger: Ledger, session: Session) -> None:
     destination = state.by_name[session.destination]
     seen = session.seen()
     if seen:
-        rows = [{"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()]
+        rows = [
+            {"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()
+        ]
         with contextlib.suppress(StoreFull):
             ledger.record(returned={"destination": destination.number, "rows": rows})
     for partition, lanes in session.held.items():
@@ -167,10 +182,11 @@ def _give_back(ledger: Ledger, session: Session) -> None:
 
 
 def dispatch(ledger: Ledger) -> bool:
-    """Hands ready rows to sessions with credit, in turns, and answers who asked. Called after the sync, so that nothing leaves that is
-    not on disk.
+    """Hands ready rows to sessions with credit, in turns, and answers who asked. Called after the sync, so
+    that nothing leaves that is not on disk.
 
-    So many deliveries are made (`deliveries_of_a_turn`) and no more: returns whether others are left for the next call.
+    So many deliveries are made (`deliveries_of_a_turn`) and no more: returns whether others are left for the
+    next call.
     """
     state = ledger.state
     farewells, state.farewells = state.farewells, []
@@ -190,7 +206,9 @@ def dispatch(ledger: Ledger) -> bool:
 
 
 def _answer(state: State, session: Session) -> None:
-    """Answers who asked and has everything, which it may not have yet where its outbox is full, or others come first."""
+    """Answers who asked and has everything, which it may not have yet where its outbox is full, or others
+    come first.
+    """
     if session.number not in state.sessions:
         del state.asked[session.number]
     elif not (session.wants_rows() and state.by_name[session.destination].ready_rows()):
@@ -200,16 +218,26 @@ def _answer(state: State, session: Session) -> None:
 
 
 def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
-    """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it comes last the next time."""
+    """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it
+    comes last the next time.
+    """
     sessions = destination.sessions
-    waiting = [session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full]
+    waiting = [
+        session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full
+    ]
     ready = destination.ready_rows()
     while waiting and ready and left > 0:
         share = ready // (len(waiting) * _SHARES)
         served = []
         for session in waiting:
             served.append(session)
-            given, left = _deliver(ledger, destination, session, min(session.credit_rows, max(session.batch_rows_max, share), ready), left)
+            given, left = _deliver(
+                ledger,
+                destination,
+                session,
+                min(session.credit_rows, max(session.batch_rows_max, share), ready),
+                left,
+            )
             ready -= given
             if ready <= 0 or left <= 0:
                 break
@@ -228,8 +256,9 @@ def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
 
 
 def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterator[tuple[int, Selection]]:
-    """Yields (partition, rows of one lane), `rows` in all: strictly by priority across partitions, so that no partition's lower ones
-    leave before another's higher ones. Among partitions in turn, not in shares: every delivery has a price, whatever its size.
+    """Yields (partition, rows of one lane), `rows` in all: strictly by priority across partitions, so that no
+    partition's lower ones leave before another's higher ones. Among partitions in turn, not in shares: every
+    delivery has a price, whatever its size.
     """
     partitions = destination.partitions
     session.turn = (session.turn + 1) % len(partitions)
@@ -244,8 +273,12 @@ def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterat
                 yield number, Selection.of([(priority, ready.head(priority, share, None))])
 
 
-def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: int, left: int) -> tuple[int, int]:
-    """Gives a session up to `rows` rows in up to `left` deliveries, what its outbox takes. Returns the rows, and the deliveries left."""
+def _deliver(
+    ledger: Ledger, destination: Destination, session: Session, rows: int, left: int
+) -> tuple[int, int]:
+    """Gives a session up to `rows` rows in up to `left` deliveries, what its outbox takes. Returns the rows,
+    and the deliveries left.
+    """
     given = 0
     outbox = session.outbox
     for number, selection in _next_lanes(destination, session, rows):
@@ -253,7 +286,10 @@ def _deliver(ledger: Ledger, destination: Destination, session: Session, rows: i
             break
         partition = destination.partitions[number]
         index = partition.log.index()
-        room = min(index.rows_within(selection, outbox.delivery_bytes_max, whole_frames=True), outbox.batches_left * session.batch_rows_max)
+        room = min(
+            index.rows_within(selection, outbox.delivery_bytes_max, whole_frames=True),
+            outbox.batches_left * session.batch_rows_max,
+        )
         fitting = min(index.rows_within(selection, session.credit_bytes), room)
         taken: Selection = selection.slice(0, max(fitting, 1))
         size_bytes = index.bytes_of(taken)

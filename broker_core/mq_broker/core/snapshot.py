@@ -1,5 +1,5 @@
-"""The state as named parts, and back. Only parts that changed are written again; a part of rows covers 2^20 offsets of a partition.
-What is large is cut into pieces (parts.py).
+"""The state as named parts, and back. Only parts that changed are written again; a part of rows covers 2^20
+offsets of a partition. What is large is cut into pieces (parts.py).
 
     broker                         destinations, named producers, counters
     queries/<bucket>               who reads and writes for which query
@@ -45,7 +45,8 @@ _LEVELS: Final = 16
 
 
 def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], set[str]]:
-    """Returns the parts that changed since the last snapshot, and which of the `kept` keys of that one are unchanged.
+    """Returns the parts that changed since the last snapshot, and which of the `kept` keys of that one are
+    unchanged.
 
     `state.dirty` is empty afterwards. Call `tidy` before.
     """
@@ -72,10 +73,16 @@ def mark_all(state: State) -> None:
         for number, partition in enumerate(destination.partitions):
             state.dirty.add(("log", destination.number, number))
             index = partition.log.index()
-            edges = np.concatenate((index.bases, index.bases + np.maximum(index.frames["span"], 1) - np.uint64(1)))
+            edges = np.concatenate(
+                (index.bases, index.bases + np.maximum(index.frames["span"], 1) - np.uint64(1))
+            )
             chunks = set((edges >> np.uint64(CHUNK_BITS)).tolist())
             # Rows without a frame are there only where damage took it.
-            chunks.update(offset >> CHUNK_BITS for _, lane in partition.ready.selection().lanes for offset in (lane.min(), lane.max()))
+            chunks.update(
+                offset >> CHUNK_BITS
+                for _, lane in partition.ready.selection().lanes
+                for offset in (lane.min(), lane.max())
+            )
             state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks)
 
 
@@ -111,21 +118,29 @@ def _export(state: State, key: str, part: tuple[object, ...]) -> Iterator[tuple[
 
 
 def _broker_elements(state: State) -> Iterator[bytes]:
-    yield store.BrokerPart(epoch=state.epoch, next_destination=state.next_destination, plans_cut=state.plans_cut).SerializeToString()
+    yield store.BrokerPart(
+        epoch=state.epoch, next_destination=state.next_destination, plans_cut=state.plans_cut
+    ).SerializeToString()
     for d in state.by_number.values():
         created = store.DestinationCreated(
             destination=d.number, name=d.name, destination_id=d.destination_id, partitions=len(d.partitions)
         )
         yield store.BrokerPart(destinations=[store.DestinationPart(created=created)]).SerializeToString()
     for producer, epoch in state.producers.items():
-        yield store.BrokerPart(producers=[store.ProducerOpened(producer_id=producer, epoch=epoch)]).SerializeToString()
+        yield store.BrokerPart(
+            producers=[store.ProducerOpened(producer_id=producer, epoch=epoch)]
+        ).SerializeToString()
 
 
 def _log_pieces(key: str, partition: Partition) -> Iterator[tuple[str, bytes]]:
     lost = partition.quarantined
-    windows = range(lost.min() >> _QUARANTINED_BITS, (lost.max() >> _QUARANTINED_BITS) + 1) if lost else range(0)
+    windows = (
+        range(lost.min() >> _QUARANTINED_BITS, (lost.max() >> _QUARANTINED_BITS) + 1) if lost else range(0)
+    )
     bitmaps = [lost & range_bitmap(at << _QUARANTINED_BITS, (at + 1) << _QUARANTINED_BITS) for at in windows]
-    quarantined = [store.LogPart(quarantined=found.serialize()).SerializeToString() for found in bitmaps if found]
+    quarantined = [
+        store.LogPart(quarantined=found.serialize()).SerializeToString() for found in bitmaps if found
+    ]
     return _single(key, _log_elements(partition), quarantined)
 
 
@@ -183,11 +198,19 @@ def _rows_pieces(key: str, destination: Destination, number: int, chunk: int) ->
     elements = [
         *(store.RowsPart(ready=[lane]) for lane in consumer_parts.lane_rows(ready)),
         store.RowsPart(attempts=[level.serialize() for level in attempts[:_LEVELS]]),
-        *(store.RowsPart(more_attempts=[{"level": at, "offsets": attempts[at].serialize()}]) for at in range(_LEVELS, len(attempts))),
+        *(
+            store.RowsPart(more_attempts=[{"level": at, "offsets": attempts[at].serialize()}])
+            for at in range(_LEVELS, len(attempts))
+        ),
         *(store.RowsPart(sparse=[{"base": base, "offsets": left.serialize()}]) for base, left in sparse),
     ]
-    frames = [store.RowsPart(frames=index.frames[at : min(at + _FRAMES, last)].tobytes()) for at in range(first, last, _FRAMES)]
-    return _single(key, (part.SerializeToString() for part in elements), [part.SerializeToString() for part in frames])
+    frames = [
+        store.RowsPart(frames=index.frames[at : min(at + _FRAMES, last)].tobytes())
+        for at in range(first, last, _FRAMES)
+    ]
+    return _single(
+        key, (part.SerializeToString() for part in elements), [part.SerializeToString() for part in frames]
+    )
 
 
 def _staged_pieces(key: str, held: StagedSet) -> Iterator[tuple[str, bytes]]:
@@ -234,7 +257,9 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
     for which, body in _in_order(by_kind.pop("log", [])):
         _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
     for which, body in _in_order(by_kind.pop("rows", [])):
-        _restore_rows(state.by_number[int(which[0])].partitions[int(which[1])], store.RowsPart.FromString(body))
+        _restore_rows(
+            state.by_number[int(which[0])].partitions[int(which[1])], store.RowsPart.FromString(body)
+        )
     for which, body in _in_order(by_kind.pop("consumers", [])):
         consumer_parts.restore(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
     state.consumers_total = sum(len(destination.consumers) for destination in state.by_number.values())
@@ -242,7 +267,8 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
         _restore_staged(state, store.StagedPart.FromString(body))
     if by_kind:
         raise JournalDamaged(
-            f"a snapshot has parts of kinds that this version does not know ({', '.join(sorted(by_kind))}): start the newer broker that "
+            f"a snapshot has parts of kinds that this version does not know "
+            f"({', '.join(sorted(by_kind))}): start the newer broker that "
             "wrote it"
         )
     owners.derive_committed(state, format_1)
@@ -250,7 +276,8 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
 
 def _in_order(pieces: list[tuple[list[str], int, bytes]]) -> list[tuple[list[str], bytes]]:
     """Returns pieces part by part, and those of a part as they were cut."""
-    # Numbers have no leading zeros, and tokens one length: this is the order of numbers, and any order of tokens.
+    # Numbers have no leading zeros, and tokens one length: this is the order of numbers, and any order of
+    # tokens.
     ordered = sorted(pieces, key=lambda piece: ([(len(at), at) for at in piece[0]], piece[1]))
     return [(which, body) for which, _, body in ordered]
 
@@ -273,9 +300,17 @@ def _restore_log(partition: Partition, part: store.LogPart) -> None:
         partition.quarantined = partition.quarantined | BitMap64.deserialize(part.quarantined)
     partition.log.restore_producers(part.producers, part.next_offset)
     for audit in part.audits:
-        columns = (audit.range_first, audit.range_rows, audit.range_crc, audit.range_base, audit.range_time_us)
+        columns = (
+            audit.range_first,
+            audit.range_rows,
+            audit.range_crc,
+            audit.range_base,
+            audit.range_time_us,
+        )
         ranges = deque((Range(*row) for row in zip(*columns, strict=True)), maxlen=AUDIT_RANGES)
-        mark = ProducerMark(audit.epoch, audit.next_sequence, audit.rows, audit.last_offset if audit.rows else -1, ranges)
+        mark = ProducerMark(
+            audit.epoch, audit.next_sequence, audit.rows, audit.last_offset if audit.rows else -1, ranges
+        )
         partition.audit.restore(audit.producer_id, mark)
 
 
@@ -286,12 +321,16 @@ def _restore_rows(partition: Partition, part: store.RowsPart) -> None:
         while level >= len(partition.attempts):
             partition.attempts.append(BitMap64())
         partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)
-    partition.log.restore(np.frombuffer(part.frames, FRAME), {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse})
+    partition.log.restore(
+        np.frombuffer(part.frames, FRAME), {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}
+    )
 
 
 def _restore_staged(state: State, part: store.StagedPart) -> None:
     target = part.target if part.HasField("target") else None
-    held = state.staged.get(part.token) or StagedSet(part.token, part.epoch, part.query_id, part.batch_id, part.run_id, target)
+    held = state.staged.get(part.token) or StagedSet(
+        part.token, part.epoch, part.query_id, part.batch_id, part.run_id, target
+    )
     for frame in part.frames:
         place = KeptPlace(frame.segment, frame.position, frame.size, frame.crc)
         priorities = np.frombuffer(frame.priorities, np.int8) if frame.priorities else frame.priority

@@ -1,4 +1,6 @@
-"""Which journal segments still hold rows that somebody can get, and which of those rows are worth moving out."""
+"""Which journal segments still hold rows that somebody can get, and which of those rows are worth
+moving out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Survivors:
 
 
 def touched(state: State) -> list[Destination]:
-    """Returns the destinations of which anything changed since the last snapshot: nobody else's floor can have risen."""
+    """Returns the destinations of which anything changed since the last snapshot: nobody else's floor can
+    have risen.
+    """
     numbers = {part[1] for part in state.dirty if part[0] in ("log", "rows", "consumers")}
     return [destination for number, destination in state.by_number.items() if number in numbers]
 
@@ -46,7 +50,9 @@ def live_segments(state: State) -> set[int]:
     """Returns the segments of which any frame is still in some index, or staged."""
     logs = [partition.log for destination in state.by_number.values() for partition in destination.partitions]
     columns = [log.index().frames["segment"] for log in logs if log.frames]
-    columns.append(np.array([frame.place.segment for held in state.staged.values() for frame in held.frames], np.uint64))
+    columns.append(
+        np.array([frame.place.segment for held in state.staged.values() for frame in held.frames], np.uint64)
+    )
     return set(np.unique(np.concatenate(columns)).tolist())
 
 
@@ -58,7 +64,9 @@ def reclaimable(state: State, segments: list[int]) -> list[int]:
 
 
 def changed_segments(state: State) -> set[int]:
-    """Returns the segments of frames that lie in changed parts. A trimmed frame is in none: ask before `trim`."""
+    """Returns the segments of frames that lie in changed parts. A trimmed frame is in none: ask before
+    `trim`.
+    """
     found: set[int] = set()
     for kind, *which in state.dirty:
         destination = state.by_number.get(which[0]) if kind == "rows" else None  # type: ignore[call-overload]
@@ -78,19 +86,26 @@ def remains(state: State, segment: int) -> tuple[int, int]:
     for destination, number, index, at in _frames_in(state, segment):
         frames += len(at)
         for run in np.split(at, np.flatnonzero(np.diff(at) != 1) + 1):
-            low, high = int(index.bases[run[0]]), int(index.bases[run[-1]]) + int(index.frames["span"][run[-1]])
+            low, high = (
+                int(index.bases[run[0]]),
+                int(index.bases[run[-1]]) + int(index.frames["span"][run[-1]]),
+            )
             size_bytes += index.bytes_of(Selection.of([(0, live(destination, number, low, high))]))
     return frames, size_bytes
 
 
 def survivors(state: State, segment: int) -> Iterator[Survivors]:
-    """Yields what is left of the frames in a segment, frames without survivors included (their selection is empty)."""
+    """Yields what is left of the frames in a segment, frames without survivors included (their selection is
+    empty).
+    """
     for destination, number, index, found in _frames_in(state, segment):
         for at in found.tolist():
             base, span = int(index.bases[at]), int(index.frames["span"][at])
             left = live(destination, number, base, base + span)
             selection = Selection.of([(0, left)])
-            yield Survivors(destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0)
+            yield Survivors(
+                destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0
+            )
 
 
 def _frames_in(state: State, segment: int) -> Iterator[tuple[Destination, int, FrameIndex, np.ndarray]]:
@@ -105,7 +120,9 @@ def _frames_in(state: State, segment: int) -> Iterator[tuple[Destination, int, F
 
 
 def live(destination: Destination, number: int, low: int, high: int) -> BitMap64:
-    """Returns the offsets of [low, high) that are ready or held by anybody, and whose bytes are whole as far as we know."""
+    """Returns the offsets of [low, high) that are ready or held by anybody, and whose bytes are whole as far
+    as we know.
+    """
     window = range_bitmap(low, high)
     left = BitMap64()
     lanes = [destination.partitions[number].ready]
@@ -122,5 +139,7 @@ def live(destination: Destination, number: int, low: int, high: int) -> BitMap64
 
 
 def holds_staged(state: State, segment: int) -> bool:
-    """Returns whether rows of a staged set lie in the segment; those stay where they are until they are committed."""
+    """Returns whether rows of a staged set lie in the segment; those stay where they are until they are
+    committed.
+    """
     return any(frame.place.segment == segment for held in state.staged.values() for frame in held.frames)

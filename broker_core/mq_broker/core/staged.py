@@ -1,4 +1,6 @@
-"""Staged sets: rows that are durable, invisible and without offsets until a commit names their token (design.md section 7)."""
+"""Staged sets: rows that are durable, invisible and without offsets until a commit names their token
+(design.md section 7).
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ class StagedSet:
                 self.frames[at] = StagedFrame(known.entry, place, known.priorities)
 
     def writes_to(self, target: str | None) -> bool:
-        """Whether it belongs to what is done to `target`; None is every target, for the set as for the caller."""
+        """Whether it belongs to what is done to `target`; None is every target, for the set as for the
+        caller.
+        """
         return target is None or self.target is None or self.target == target
 
 
@@ -90,7 +94,9 @@ class QueryStaged:
 
 @dataclass(slots=True)
 class StagedSets:
-    """All open sets by token. How many rows and bytes they hold is counted as they come and go, never summed up."""
+    """All open sets by token. How many rows and bytes they hold is counted as they come and go, never summed
+    up.
+    """
 
     rows: int = 0
     size_bytes: int = 0
@@ -137,7 +143,11 @@ class StagedSets:
     def of_query(self, query_id: str, target: str | None = None) -> list[StagedSet]:
         """Returns the sets of a query that belong to `target` (None = any)."""
         known = self.queries.get(query_id)
-        return [held for token in known.tokens if (held := self._sets[token]).writes_to(target)] if known is not None else []
+        return (
+            [held for token in known.tokens if (held := self._sets[token]).writes_to(target)]
+            if known is not None
+            else []
+        )
 
     def add(self, held: StagedSet, frame: StagedFrame, time_us: int) -> None:
         """Adds a batch to a set, which is open from now on."""

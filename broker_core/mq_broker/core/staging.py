@@ -31,18 +31,21 @@ QUERY_OWNER = "query:"
 APPLICATION_OWNER = "app:"
 #: An epoch that no broker gave may come from the wire all the same.
 _EPOCH_MAX = 2**64 - 1
-#: What a tick looks at and ends at most, so that nobody waits long and its entries stay small: the next tick goes on.
+#: What a tick looks at and ends at most, so that nobody waits long and its entries stay small: the next tick
+#: goes on.
 _LOOKED_AT_MAX = 10_000
 _EXPIRED_SETS_MAX = 1000
 _EXPIRED_MARKERS_MAX = 256
-#: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit into a turn.
+#: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit
+#: into a turn.
 _RANGES_MAX = 16_384
 
 
 def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) -> produce.TakeEpochResponse:
     """Returns a number above all that were ever given: for writers of batches, and for runs.
 
-    A request that names a query ends that query's older writers to the target at once: what they staged is discarded.
+    A request that names a query ends that query's older writers to the target at once: what they staged is
+    discarded.
 
     Raises:
         LimitExceeded: the query, or its target, is new, and there are too many.
@@ -53,7 +56,14 @@ def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) 
         _check_query(ledger.state, request.query_id, {target})
     ledger.record(epoch_taken={"epoch": epoch})
     if request is not None and request.query_id:
-        ledger.record(staged_discarded={"query_id": request.query_id, "target": target, "epochs_below": epoch, "older": True})
+        ledger.record(
+            staged_discarded={
+                "query_id": request.query_id,
+                "target": target,
+                "epochs_below": epoch,
+                "older": True,
+            }
+        )
     return produce.TakeEpochResponse(epoch=epoch)
 
 
@@ -61,19 +71,29 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     """Adds one batch to a staged set, or recognises it.
 
     Raises:
-        EpochFenced: a newer writer of this query is at work, or what the batch read was given to somebody else.
+        EpochFenced: a newer writer of this query is at work, or what the batch read was given to somebody
+            else.
         StagedSetUnknown: the set was committed or discarded in the meantime.
-        LimitExceeded: it would be one open set more than `staged_sets_max`, one batch more than `staged_batches_max`, or the query, or its
-            target, is new, and there are too many.
+        LimitExceeded: it would be one open set more than `staged_sets_max`, one batch more than
+            `staged_batches_max`, or the query, or its target, is new, and there are too many.
     """
     header, staged = command.header, command.header.staged
     if header.skip:
         raise InvalidRequest("a staged set has no gaps: discard it and write again under a new token")
     if staged.HasField("target") and staged.target not in ("", header.destination):
-        raise InvalidRequest(f"a set for target {staged.target!r} gets rows for {header.destination!r}: name that one, or none")
+        raise InvalidRequest(
+            f"a set for target {staged.target!r} gets rows for {header.destination!r}: name that one, or none"
+        )
     held = _open_set(ledger, staged, header.first_sequence)
-    receipt = produce.Receipt(partition=header.partition, rows=header.rows, log_id=destination.destination_id, append_time_us=ledger.now_us)
-    if held is not None and _seen_before(held, header, command.records_crc, (destination.number, header.partition)):
+    receipt = produce.Receipt(
+        partition=header.partition,
+        rows=header.rows,
+        log_id=destination.destination_id,
+        append_time_us=ledger.now_us,
+    )
+    if held is not None and _seen_before(
+        held, header, command.records_crc, (destination.number, header.partition)
+    ):
         receipt.duplicates = header.rows
         return receipt
     _check_batches(ledger.state)
@@ -90,7 +110,9 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
         run_id=staged.run_id,
         target=_target_of(staged),
     )
-    ledger.record_rows(Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.priorities)
+    ledger.record_rows(
+        Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.priorities
+    )
     ledger.state.staged[staged.token].seen_us = ledger.monotonic_us
     return receipt
 
@@ -102,38 +124,59 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     query = state.queries.get(staged.query_id, Query(staged.query_id))
     if query.is_fenced(staged.batch_id):
         raise EpochFenced(
-            f"batch {staged.batch_id} of query {staged.query_id} read rows that were given to another consumer since: its output is refused"
+            f"batch {staged.batch_id} of query {staged.query_id} read rows that were given to another "
+            f"consumer since: its output is refused"
         )
     target = _target_of(staged)
     newest = query.epoch(target)
     if staged.epoch < newest:
         raise EpochFenced(
-            f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that may write: this task belongs to "
+            f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that "
+            f"may write: this task belongs to "
             "an attempt that was replaced, or whose batch is committed"
         )
     held = state.staged.get(staged.token)
     if held is None and first:
         raise StagedSetUnknown(
-            f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or expired; write again"
+            f"staged set {staged.token.hex()} is not open (any more): it was committed, discarded or "
+            f"expired; write again"
         )
     if held is not None:
-        if (held.epoch, held.query_id, held.batch_id, held.target) != (staged.epoch, staged.query_id, staged.batch_id, target):
+        if (held.epoch, held.query_id, held.batch_id, held.target) != (
+            staged.epoch,
+            staged.query_id,
+            staged.batch_id,
+            target,
+        ):
             raise InvalidRequest(
-                f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query {held.query_id!r}, epoch {held.epoch}, target "
-                f"{held.target!r}, not to batch {staged.batch_id} of query {staged.query_id!r}, epoch {staged.epoch}, target {target!r}: "
+                f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query "
+                f"{held.query_id!r}, epoch {held.epoch}, target "
+                f"{held.target!r}, not to batch {staged.batch_id} of query {staged.query_id!r}, epoch "
+                f"{staged.epoch}, target {target!r}: "
                 "use a new random token for each write"
             )
         return held
-    older = state.staged.of_query(staged.query_id, target) if staged.query_id and staged.epoch > newest else []
+    older = (
+        state.staged.of_query(staged.query_id, target) if staged.query_id and staged.epoch > newest else []
+    )
     if len(state.staged) - len(older) >= state.settings.staged_sets_max:
         raise LimitExceeded(
-            f"{len(state.staged)} staged sets are open, the limit (staged_sets_max) is {state.settings.staged_sets_max}: see "
-            "`mq staged list`, free what nobody will commit with `mq staged discard`, write with fewer tasks, or raise the limit"
+            f"{len(state.staged)} staged sets are open, the limit (staged_sets_max) is "
+            f"{state.settings.staged_sets_max}: see "
+            "`mq staged list`, free what nobody will commit with `mq staged discard`, write with fewer "
+            "tasks, or raise the limit"
         )
     if staged.query_id and staged.epoch > newest:
         _check_query(state, staged.query_id, {target})
     if older:
-        ledger.record(staged_discarded={"query_id": staged.query_id, "target": target, "epochs_below": staged.epoch, "older": True})
+        ledger.record(
+            staged_discarded={
+                "query_id": staged.query_id,
+                "target": target,
+                "epochs_below": staged.epoch,
+                "older": True,
+            }
+        )
     return None
 
 
@@ -147,7 +190,8 @@ def _check_batches(state: State) -> None:
     batches, limit = state.staged.batches, state.settings.staged_batches_max
     if batches >= limit:
         raise LimitExceeded(
-            f"the staged sets have {batches} batches, the limit (staged_batches_max) is {limit}: see `mq staged list`, commit, free what "
+            f"the staged sets have {batches} batches, the limit (staged_batches_max) is {limit}: see `mq "
+            f"staged list`, commit, free what "
             "nobody will commit with `mq staged discard`, write larger batches, or raise the limit"
         )
 
@@ -161,36 +205,44 @@ def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: 
     if header.first_sequence == expected:
         return False
     if header.first_sequence > expected:
-        raise OutOfOrder(f"staged set {held.token.hex()} misses sequence {expected}, got {header.first_sequence}: send it again in order")
+        raise OutOfOrder(
+            f"staged set {held.token.hex()} misses sequence {expected}, got {header.first_sequence}: send "
+            f"it again in order"
+        )
     for known in reversed(held.ranges[key]):
         if known.first == header.first_sequence and known.rows == header.rows and known.crc == crc:
             return True
         if known.first <= header.first_sequence:
             raise SequenceReused(
-                f"staged set {held.token.hex()} got sequence {header.first_sequence} again with other content: "
+                f"staged set {held.token.hex()} got sequence {header.first_sequence} again with other "
+                f"content: "
                 "a retry must send the same bytes"
             )
     raise OutOfWindow(
-        f"staged set {held.token.hex()} got sequence {header.first_sequence} again, too long after: write again under a new token"
+        f"staged set {held.token.hex()} got sequence {header.first_sequence} again, too long after: write "
+        f"again under a new token"
     )
 
 
 def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.CommitStagedResponse:
     """Makes exactly the named sets visible, once per (owner, target, version).
 
-    The marker is looked at before the tokens: after a lost reply they are gone, and the commit must still succeed.
+    The marker is looked at before the tokens: after a lost reply they are gone, and the commit must still
+        succeed.
 
     Raises:
         CheckpointTooOld: a lower version than the one committed last.
         BatchMismatch: the same version with another number of rows, or from another query.
-        StagedSetUnknown: a set is not there, or does not hold the rows that its writer counted. Nothing is committed.
+        StagedSetUnknown: a set is not there, or does not hold the rows that its writer counted. Nothing is
+            committed.
         LimitExceeded: a new owner or query, and as many are remembered as may be.
     """
     state = ledger.state
     limit = state.settings.commit_sets_max
     if len(request.tokens) > limit:
         raise LimitExceeded(
-            f"a commit of {request.owner or 'staged sets'!r} names {len(request.tokens)} staged sets, the limit (commit_sets_max) is "
+            f"a commit of {request.owner or 'staged sets'!r} names {len(request.tokens)} staged sets, the "
+            f"limit (commit_sets_max) is "
             f"{limit}, since everybody waits for it: write with fewer tasks (coalesce), or raise the limit"
         )
     query_id = _committing_query(request)
@@ -208,7 +260,8 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
     query = _query_of(request.owner)
     if query and query in state.queries and state.queries[query].is_fenced(request.version):
         raise EpochFenced(
-            f"batch {request.version} of query {query} read rows that were given to another consumer since: its output is refused"
+            f"batch {request.version} of query {query} read rows that were given to another consumer "
+            f"since: its output is refused"
         )
     if query:
         _check_query(state, query, {held.target for held in sets if held.query_id == query})
@@ -232,31 +285,42 @@ def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.Comm
 
 
 def _committing_query(request: produce.CommitStagedRequest) -> str:
-    """Returns the query that commits, as far as the request tells: an owner that is a query names it, also where an old client does not."""
+    """Returns the query that commits, as far as the request tells: an owner that is a query names it, also
+    where an old client does not.
+    """
     query = _query_of(request.owner)
     if query and request.query_id not in ("", query):
-        raise InvalidRequest(f"a commit of {request.owner!r} names query {request.query_id!r}: they must be the same")
+        raise InvalidRequest(
+            f"a commit of {request.owner!r} names query {request.query_id!r}: they must be the same"
+        )
     return query or request.query_id
 
 
 def _check_markers(state: State, owner: str) -> None:
-    """Refuses a new owner where nothing more can be remembered. Writes have a count of their own: they come and go by themselves."""
+    """Refuses a new owner where nothing more can be remembered. Writes have a count of their own: they come
+    and go by themselves.
+    """
     limit, markers = state.settings.markers_max, state.markers
     if owner.startswith(WRITE_OWNER):
         if len(markers.passing) >= limit:
             raise LimitExceeded(
-                f"{len(markers.passing)} batch writes are remembered, the limit (markers_max) is {limit}: they are forgotten a day after "
+                f"{len(markers.passing)} batch writes are remembered, the limit (markers_max) is {limit}: "
+                f"they are forgotten a day after "
                 "their commit; raise the limit, or forget some with `mq markers forget OWNER TARGET`"
             )
     elif markers.lasting >= limit:
         raise LimitExceeded(
-            f"{owner} would be one more than markers_max = {limit} owners whose commits are remembered for ever: forget one that never "
-            "comes again with `mq markers forget OWNER TARGET` (`mq markers list` shows them), or raise the limit"
+            f"{owner} would be one more than markers_max = {limit} owners whose commits are remembered for "
+            f"ever: forget one that never "
+            "comes again with `mq markers forget OWNER TARGET` (`mq markers list` shows them), or raise "
+            "the limit"
         )
 
 
 def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
-    """Returns where the rows of each set go: at the next offset of their partition, one set behind the other."""
+    """Returns where the rows of each set go: at the next offset of their partition, one set behind the
+    other.
+    """
     following: dict[tuple[int, int], int] = {}
     ranges = []
     for number, held in enumerate(sets):
@@ -264,7 +328,9 @@ def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
             key = (destination, partition)
             base = following.get(key, state.by_number[destination].partitions[partition].log.next_offset)
             following[key] = base + rows
-            ranges.append(StagedRange(set=number, destination=destination, partition=partition, base=base, rows=rows))
+            ranges.append(
+                StagedRange(set=number, destination=destination, partition=partition, base=base, rows=rows)
+            )
     return ranges if len(ranges) <= _RANGES_MAX else []
 
 
@@ -272,45 +338,57 @@ def _whole_set(state: State, token: produce.StagedToken, request: produce.Commit
     held = state.staged.get(token.token)
     if held is None:
         raise StagedSetUnknown(
-            f"staged set {token.token.hex()} is not there: it was discarded or expired; nothing was committed, write the batch again"
+            f"staged set {token.token.hex()} is not there: it was discarded or expired; nothing was "
+            f"committed, write the batch again"
         )
     if held.rows != token.rows:
         raise StagedSetUnknown(
-            f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: nothing was "
+            f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: "
+            f"nothing was "
             "committed, write the batch again"
         )
     if not held.writes_to(request.target):
         raise InvalidRequest(
-            f"staged set {held.token.hex()} was written for target {held.target!r}: it cannot be committed to {request.target!r}"
+            f"staged set {held.token.hex()} was written for target {held.target!r}: it cannot be committed "
+            f"to {request.target!r}"
         )
     if request.target:
         destination = state.by_name.get(request.target)
         number = destination.number if destination is not None else 0
         if any(frame.entry.destination != number for frame in held.frames):
             raise InvalidRequest(
-                f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: commit it under target ''"
+                f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: "
+                f"commit it under target ''"
             )
     return held
 
 
-def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, marker: Marker) -> produce.CommitStagedResponse:
+def _committed_before(
+    ledger: Ledger, request: produce.CommitStagedRequest, marker: Marker
+) -> produce.CommitStagedResponse:
     who = f"{request.owner} to {request.target or 'its queues'!r}"
     query_id = _committing_query(request)
     if "" not in (query_id, marker.query_id) and query_id != marker.query_id:
         raise BatchMismatch(
-            f"version {request.version} of {who} comes from query {query_id}, and version {marker.version} was committed by query "
-            f"{marker.query_id}: these are other rows under a number that was used. {_other_query_remedy(request)}"
+            f"version {request.version} of {who} comes from query {query_id}, and version {marker.version} "
+            f"was committed by query "
+            f"{marker.query_id}: these are other rows under a number that was used. "
+            f"{_other_query_remedy(request)}"
         )
     if request.version < marker.version:
         raise CheckpointTooOld(
-            f"version {request.version} of {who} comes after version {marker.version} was committed: the checkpoint is "
+            f"version {request.version} of {who} comes after version {marker.version} was committed: the "
+            f"checkpoint is "
             "older than the queue. "
-            f"Restore the right checkpoint, start with a new one, or forget the marker if these rows are wanted again"
+            f"Restore the right checkpoint, start with a new one, or forget the marker if these rows are "
+            f"wanted again"
         )
     if request.rows != marker.rows and not request.keep_mismatch:
         raise BatchMismatch(
-            f"version {request.version} of {who} was committed with {marker.rows} rows and now has {request.rows}: either the query is not "
-            "deterministic, or the checkpoint lost its last offsets. Check both; batchMismatch=keep keeps what was committed"
+            f"version {request.version} of {who} was committed with {marker.rows} rows and now has "
+            f"{request.rows}: either the query is not "
+            "deterministic, or the checkpoint lost its last offsets. Check both; batchMismatch=keep keeps "
+            "what was committed"
         )
     sets = [held for token in request.tokens if (held := ledger.state.staged.get(token.token)) is not None]
     _discard(ledger, (held.token for held in sets))
@@ -321,7 +399,8 @@ def _committed_before(ledger: Ledger, request: produce.CommitStagedRequest, mark
 def _other_query_remedy(request: produce.CommitStagedRequest) -> str:
     if request.owner.startswith(APPLICATION_OWNER):
         return (
-            "Give each checkpoint a txnAppId of its own: choose a new one now. Nothing was committed or lost, "
+            "Give each checkpoint a txnAppId of its own: choose a new one now. Nothing was committed or "
+            "lost, "
             "and the batch runs again under it"
         )
     return "Commit under an owner of this query's own"
@@ -333,9 +412,11 @@ def _query_of(owner: str) -> str:
 
 
 def _end_batches(ledger: Ledger, query: str, target: str, through: int, sets: list[StagedSet]) -> None:
-    """Drops what else was staged to this target for these batches, and ends the epoch of the sets that were chosen.
+    """Drops what else was staged to this target for these batches, and ends the epoch of the sets that were
+    chosen.
 
-    A task that lost may still be at work: what it sent from now on would begin a set that nobody ever commits.
+    A task that lost may still be at work: what it sent from now on would begin a set that nobody ever
+        commits.
     """
     if not query:
         return
@@ -364,7 +445,9 @@ def discard(ledger: Ledger, request: produce.DiscardStagedRequest) -> produce.Di
 
 
 def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
-    """Drops the sets of batches whose input is given to somebody else, and of those before them, which are refused as well."""
+    """Drops the sets of batches whose input is given to somebody else, and of those before them, which are
+    refused as well.
+    """
     last: dict[str, int] = {}
     for query, batch in batches:
         last[query] = max(batch, last.get(query, batch))
@@ -374,9 +457,11 @@ def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
 
 
 def expire(ledger: Ledger) -> None:
-    """Drops sets without any sign of life for `staged_ttl_us`, and markers of writes after a day; of many the rest later.
+    """Drops sets without any sign of life for `staged_ttl_us`, and markers of writes after a day; of many the
+    rest later.
 
-    How long a set was silent before a start only the wall clock knows. It may have jumped: half of the time counts at most.
+    How long a set was silent before a start only the wall clock knows. It may have jumped: half of the time
+    counts at most.
     """
     ttl_us = ledger.state.settings.staged_ttl_us
     limit = ledger.monotonic_us - ttl_us

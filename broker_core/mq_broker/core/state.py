@@ -67,7 +67,8 @@ class State:
     silent_runs: dict[int, int] = field(default_factory=dict)
     #: Since when consumers that have acknowledged everything are without a run that is held, by incarnation.
     kept_since: dict[bytes, int] = field(default_factory=dict)
-    #: No query was idle when room for another one was looked for, and nothing has changed since that could have made one idle.
+    #: No query was idle when room for another one was looked for, and nothing has changed since that could
+    #: have made one idle.
     is_crowded: bool = False
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
     shelf: Shelf = field(default_factory=Shelf)
@@ -77,12 +78,14 @@ class State:
     stirred: dict[str, None] = field(default_factory=dict)
     #: Destinations with new rows, or gone: who waits for rows looks again.
     news: set[str] = field(default_factory=set)
-    #: Sessions that asked and are answered behind the rows, and why sessions were ended; both once the turn is on disk.
+    #: Sessions that asked and are answered behind the rows, and why sessions were ended; both once the turn
+    #: is on disk.
     asked: dict[int, Session] = field(default_factory=dict)
     farewells: list[tuple[Session, MqError]] = field(default_factory=list)
     #: Rows recognised as stored before, by destination and partition, that no entry counts yet.
     duplicates: Counter[tuple[int, int]] = field(default_factory=Counter)
-    #: Damaged bytes were found. A snapshot is due: the next start should not have to read them, since then it would be refused.
+    #: Damaged bytes were found. A snapshot is due: the next start should not have to read them, since then it
+    #: would be refused.
     damage_found: bool = False
     #: All names in order, once somebody has asked for them.
     _names: list[str] | None = None
@@ -93,7 +96,9 @@ class State:
         self.next_session = self.settings.first_session
 
     def stir(self, name: str, *, news: bool = True) -> None:
-        """Lets the next dispatch look at a destination, and with `news` everybody who waits for rows of it."""
+        """Lets the next dispatch look at a destination, and with `news` everybody who waits for rows
+        of it.
+        """
         self.stirred[name] = None
         if news:
             self.news.add(name)
@@ -118,7 +123,9 @@ class State:
         return [destination for destination in self.by_number.values() if destination.consumers]
 
     def names(self, prefix: str, after: str) -> Iterator[str]:
-        """Yields the names behind `after` that begin with a prefix, in order. They are sorted once, and asked for page by page."""
+        """Yields the names behind `after` that begin with a prefix, in order. They are sorted once, and asked
+        for page by page.
+        """
         if self._names is None:
             self._names = sorted(self.by_name)
         at = max(bisect.bisect_right(self._names, after), bisect.bisect_left(self._names, prefix))
@@ -134,7 +141,9 @@ class State:
         """
         found = self.by_name.get(name)
         if found is None:
-            raise UnknownDestination(f"there is no destination {name!r}: create it with `mq create {name}`, or check the name")
+            raise UnknownDestination(
+                f"there is no destination {name!r}: create it with `mq create {name}`, or check the name"
+            )
         return found
 
     def destination_of(self, name: str, destination_id: bytes) -> Destination:
@@ -143,6 +152,7 @@ class State:
         if destination_id and (found is None or found.destination_id != destination_id):
             now = "does not exist any more" if found is None else "was deleted and created again"
             raise DestinationRecreated(
-                f"destination {name!r} {now}: the offsets belong to {destination_id.hex()}. Start the query with a new checkpoint"
+                f"destination {name!r} {now}: the offsets belong to {destination_id.hex()}. Start the "
+                f"query with a new checkpoint"
             )
         return found if found is not None else self.destination(name)

@@ -30,7 +30,8 @@ def make_view(
 ) -> RowsView:
     """Returns a pinned view of `selection`, which must have rows; give it back with `ReleaseView`.
 
-    `index`: an older one that has them. `session`, `size_bytes`: whose outbox it goes to, and how large it is there.
+    `index`: an older one that has them. `session`, `size_bytes`: whose outbox it goes to, and how large it is
+    there.
     """
     if index is None:
         index = destination.partitions[partition].log.index()
@@ -67,12 +68,15 @@ def unpin(state: State, pins: frozenset[int]) -> None:
 
 
 def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBrowseResponse:
-    """Freezes what is on the queue now, ready and assigned, for whoever reads it within `browse_ttl_us`. Nothing is consumed."""
+    """Freezes what is on the queue now, ready and assigned, for whoever reads it within `browse_ttl_us`.
+    Nothing is consumed.
+    """
     state = ledger.state
     destination = state.destination(request.destination)
     if len(state.browses) >= state.settings.browses_max:
         raise Busy(
-            f"{len(state.browses)} browse views are kept, the limit (browses_max) is {state.settings.browses_max}: "
+            f"{len(state.browses)} browse views are kept, the limit (browses_max) is "
+            f"{state.settings.browses_max}: "
             "try again when older ones have expired, or raise it"
         )
     shelf = state.shelf
@@ -85,8 +89,10 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
     # One view may always be: it takes about as much as the queue itself.
     if state.browses and shelf.size_bytes + cost > limit:
         raise Busy(
-            f"{len(state.browses)} browse views take {shelf.size_bytes} bytes and this one would take {cost} more, the limit "
-            f"(browse_bytes_max) is {limit}: try again when older ones have expired (browse_ttl_s), or raise it"
+            f"{len(state.browses)} browse views take {shelf.size_bytes} bytes and this one would take "
+            f"{cost} more, the limit "
+            f"(browse_bytes_max) is {limit}: try again when older ones have expired (browse_ttl_s), or "
+            f"raise it"
         )
     handle = ledger.new_id()
     response = wire.OpenBrowseResponse(browse=handle, destination_id=destination.destination_id)
@@ -97,7 +103,9 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
         response.parts.add(partition=number, first=0, last=rows, rows=rows, bytes=frozen.rows_bytes)
     state.pins.update(pins)
     shelf.hold(list(parts.values()))
-    state.browses[handle] = BrowseView(destination.name, destination.destination_id, parts, pins, ledger.monotonic_us)
+    state.browses[handle] = BrowseView(
+        destination.name, destination.destination_id, parts, pins, ledger.monotonic_us
+    )
     return response
 
 
@@ -105,7 +113,8 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     """Returns rows [first, last) of a partition of a browse view.
 
     Raises:
-        DataLost: the view has expired, the queue is gone, or rows are damaged on the disk and the caller does not accept that.
+        DataLost: the view has expired, the queue is gone, or rows are damaged on the disk and the caller does
+            not accept that.
     """
     state = ledger.state
     view = state.browses.get(opened.browse)
@@ -122,7 +131,15 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     partition = destination.partitions[opened.partition]
     attempts = tuple(partition.attempts)
     return [
-        make_view(state, destination, opened.partition, rows, opened.first + at, attempts=attempts, index=frozen.index)
+        make_view(
+            state,
+            destination,
+            opened.partition,
+            rows,
+            opened.first + at,
+            attempts=attempts,
+            index=frozen.index,
+        )
         for at, rows in selection.stretches(partition.lost_of(selection))
         if rows.rows
     ]

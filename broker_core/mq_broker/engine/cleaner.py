@@ -30,15 +30,17 @@ STEP_LOOKS: Final = 8
 _COPY_BYTES: Final = 1024
 #: An entry that names rows of one frame takes no more.
 _QUARANTINED_BYTES: Final = 16 << 10
-#: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives back.
+#: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives
+#: back.
 LIVE_SHARE_MAX: Final = 0.25
 
 
 class Cleaner:
-    """Takes one segment after the other. Steps are taken by the engine when no turn is in hand; what a step moved is one turn.
+    """Takes one segment after the other. Steps are taken by the engine when no turn is in hand; what a step
+    moved is one turn.
 
-    A step looks at some segments, or moves a little of one. What was looked at and left is `settled`: with many segments full of waiting
-    rows, only those are looked at again in which something changed.
+    A step looks at some segments, or moves a little of one. What was looked at and left is `settled`: with
+    many segments full of waiting rows, only those are looked at again in which something changed.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -47,7 +49,8 @@ class Cleaner:
         self._candidates: deque[int] = deque()
         self._settled: set[int] = set()
         self._work: Iterator[Survivors] | None = None
-        #: Where the disk is full, all of a segment moves in one step: what came between could take the room of its rest.
+        #: Where the disk is full, all of a segment moves in one step: what came between could take the room
+        #: of its rest.
         self._at_once = False
 
     @property
@@ -61,14 +64,18 @@ class Cleaner:
         return self.is_moving or bool(self._candidates)
 
     def note_changes(self, state: State) -> None:
-        """Remembers where something changed since the last snapshot. To be called before parts are written or frames trimmed."""
+        """Remembers where something changed since the last snapshot. To be called before parts are written or
+        frames trimmed.
+        """
         if any(part[0] == "gone" for part in state.dirty):
             self._settled.clear()  # the frames that would say where are gone too
         if self._settled:
             self._settled -= space.changed_segments(state)
 
     def consider(self, segments: list[int]) -> None:
-        """Looks at those of `segments` (covered by the older snapshot, oldest first) that may be worth it, and begins with the first."""
+        """Looks at those of `segments` (covered by the older snapshot, oldest first) that may be worth it,
+        and begins with the first.
+        """
         self._settled.intersection_update(segments)
         self._candidates = deque(segment for segment in segments if segment not in self._settled)
 
@@ -130,9 +137,14 @@ class Cleaner:
         partition = one.destination.partitions[one.partition]
         index = partition.log.index()
         first, last = index.between(one.base, one.base + 1)
-        if first == last or int(index.bases[first]) != one.base or state.by_number.get(one.destination.number) is not one.destination:
+        if (
+            first == last
+            or int(index.bases[first]) != one.base
+            or state.by_number.get(one.destination.number) is not one.destination
+        ):
             return 0  # trimmed or deleted since
-        # What is left may have shrunk since the work was laid out; moving a dead row is harmless, losing one is not.
+        # What is left may have shrunk since the work was laid out; moving a dead row is harmless, losing one
+        # is not.
         frame = index.frames[first]
         left = one.selection.without(partition.quarantined)
         if not left.rows:
@@ -149,7 +161,8 @@ class Cleaner:
         finally:
             unpin(state, view.pins)
         if len(batches) > 1:
-            # Columns that share bytes, which version 0.1.0 stored: apart they are more than a frame holds. They stay where they are.
+            # Columns that share bytes, which version 0.1.0 stored: apart they are more than a frame holds.
+            # They stay where they are.
             self._settled.add(int(frame["segment"]))
             return 0
         header, records = batches[0]
@@ -158,13 +171,17 @@ class Cleaner:
             destination=one.destination.number,
             partition=one.partition,
             offsets=left.lanes[0][1].serialize(),
-            records=Records(rows=header.rows, columns=header.columns, priority_plus_one=uniform + 1 if uniform >= 0 else 1),
+            records=Records(
+                rows=header.rows, columns=header.columns, priority_plus_one=uniform + 1 if uniform >= 0 else 1
+            ),
             append_time_us=int(frame["time_us"]),
             producer_id=index.producers[int(frame["producer"])],
             sequence_shift=int(frame["shift"]),
         )
         self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
-        broker.ledger.record_copy(Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0))
+        broker.ledger.record_copy(
+            Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0)
+        )
         return int(records.size)
 
     def _make_room(self, size_bytes: int) -> None:

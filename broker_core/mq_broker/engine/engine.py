@@ -1,9 +1,11 @@
 """What has arrived becomes one turn of the journal, is synced, and only then the replies go.
 
-There is one pen, and who holds it is the only writer. The engine's thread takes it for what other threads have handed over; a thread
-that has to wait for its answer anyway takes it itself when it is free (`answer`), which saves two changes of threads a call.
+There is one pen, and who holds it is the only writer. The engine's thread takes it for what other threads
+have handed over; a thread that has to wait for its answer anyway takes it itself when it is free (`answer`),
+which saves two changes of threads a call.
 
-The engine's thread does nothing but `turn`, again and again. Who never calls `start` may call that instead, with clocks of its own.
+The engine's thread does nothing but `turn`, again and again. Who never calls `start` may call that instead,
+with clocks of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, Stor
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 
-#: A turn takes no more than this many commands, bytes or seconds, so that the first of them need not wait long.
+#: A turn takes no more than this many commands, bytes or seconds, so that the first of them need not wait
+#: long.
 TURN_COMMANDS_MAX: Final = 2048
 TURN_BYTES_MAX: Final = 16 << 20
 TURN_S_MAX: Final = 0.05
@@ -59,7 +62,8 @@ class Engine:
         journal: open for writing; the core's sink.
         housekeeping: snapshots and space.
         now_us: wall clock, microseconds.
-        on_failure: told once when storage failed or the core has a bug that left a turn half-made; the process must end.
+        on_failure: told once when storage failed or the core has a bug that left a turn half-made; the
+            process must end.
         monotonic: seconds that only grow, for everything that is measured.
     """
 
@@ -112,9 +116,15 @@ class Engine:
             self.turn()
 
     def submit(self, command: Any, done: Done) -> None:
-        """Hands a command over. `done` gets the reply, or the error as a value, on the engine's thread once it is durable."""
+        """Hands a command over. `done` gets the reply, or the error as a value, on the engine's thread once
+        it is durable.
+        """
         if self.failed is not None:
-            done(StorageFailed(f"the broker's storage failed ({self.failed}): it restarts and recovers from disk"))
+            done(
+                StorageFailed(
+                    f"the broker's storage failed ({self.failed}): it restarts and recovers from disk"
+                )
+            )
         elif self._stopping:
             done(BrokerUnavailable("the broker is stopping: try again when it is back"))
         else:
@@ -139,7 +149,8 @@ class Engine:
     def answer(self, command: Any, timeout: float | None = None) -> Any:
         """As `call`, on the caller's own thread where nobody else is writing or waiting.
 
-        Only for commands that need not stand behind others of their client: they may overtake what was submitted before.
+        Only for commands that need not stand behind others of their client: they may overtake what was
+            submitted before.
         """
         busy = self._pen_claimed or not self._inbox.empty()
         if busy or self.failed is not None or self._stopping or not self._pen.acquire(blocking=False):
@@ -163,17 +174,25 @@ class Engine:
             raise answers[0]
         return answers[0]
 
-    def read(self, view: RowsView, columns: int, batch_rows_max: int, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
-        """Yields the rows of a pinned view as record batches, on the caller's thread. See `RowReader.read`."""
+    def read(
+        self, view: RowsView, columns: int, batch_rows_max: int, start_row: int = 0
+    ) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
+        """Yields the rows of a pinned view as record batches, on the caller's thread. See
+        `RowReader.read`.
+        """
         return self._rows.read(view, columns, batch_rows_max, start_row)
 
     def damaged_frames(self, view: RowsView) -> list[int]:
-        """Returns the base offsets of damaged frames of a pinned view, on the caller's thread. See `RowReader.damaged_frames`."""
+        """Returns the base offsets of damaged frames of a pinned view, on the caller's thread. See
+        `RowReader.damaged_frames`.
+        """
         return self._rows.damaged_frames(view)
 
     @contextlib.contextmanager
     def watching(self, destination: str) -> Iterator[threading.Event]:
-        """An event that is set whenever rows become ready in a destination, until the end of the block: look first, then wait."""
+        """An event that is set whenever rows become ready in a destination, until the end of the block: look
+        first, then wait.
+        """
         event = threading.Event()
         with self._waiters_lock:
             self._waiters.setdefault(destination, []).append(event)
@@ -191,10 +210,12 @@ class Engine:
         return not self._inbox.empty()
 
     def turn(self, wait_s: float = 0.0) -> None:
-        """Makes what has arrived one turn, if anything arrives within `wait_s` seconds or a tick is due. For the engine's thread only.
+        """Makes what has arrived one turn, if anything arrives within `wait_s` seconds or a tick is due. For
+        the engine's thread only.
 
         Raises:
-            StorageFailed: nothing that was not synced was answered, nor will be; `on_failure` has been told. So with any other error.
+            StorageFailed: nothing that was not synced was answered, nor will be; `on_failure` has been told.
+                So with any other error.
         """
         try:
             self._turn(wait_s)
@@ -216,7 +237,9 @@ class Engine:
             self._next_tick = now + TICK_S
         is_cleaning = self._housekeeping.is_cleaning
         try:
-            command, done = self._inbox.get(timeout=0.0 if is_cleaning else min(self._next_tick - now, wait_s))
+            command, done = self._inbox.get(
+                timeout=0.0 if is_cleaning else min(self._next_tick - now, wait_s)
+            )
         except queue.Empty:
             if not is_cleaning:
                 return
@@ -235,13 +258,16 @@ class Engine:
                 self._stopped = True
 
     def _fail(self, error: BaseException) -> None:
-        # Nothing that was not synced may be answered, and nothing may be written on top of it: the process ends here.
+        # Nothing that was not synced may be answered, and nothing may be written on top of it: the process
+        # ends here.
         self.failed = error
         if self._on_failure is not None:
             self._on_failure(error)
 
     def _take(self, command: Any, done: Done) -> bool:
-        """Handles a command and what else has arrived, up to the bounds of a turn. Returns whether to stop."""
+        """Handles a command and what else has arrived, up to the bounds of a turn. Returns whether to
+        stop.
+        """
         now_us, monotonic_us = self._now_us(), self._monotonic_us()
         size, count, until = 0, 0, self._monotonic() + TURN_S_MAX
         while not isinstance(command, _Stop):
@@ -264,8 +290,13 @@ class Engine:
     def _handle(self, command: Any, done: Done, now_us: int, monotonic_us: int) -> int:
         entries = self._broker.ledger.entries
         reply = self._reply_to(command, now_us, monotonic_us)
-        if isinstance(reply, StoreFull) and not isinstance(command, Publish) and entries == self._broker.ledger.entries:
-            # Not rows: what is kept back for state comes back behind snapshots, and they are not waited for, they are taken.
+        if (
+            isinstance(reply, StoreFull)
+            and not isinstance(command, Publish)
+            and entries == self._broker.ledger.entries
+        ):
+            # Not rows: what is kept back for state comes back behind snapshots, and they are not waited for,
+            # they are taken.
             self._finish_turn()
             self._housekeeping.relieve(self._broker, monotonic_us)
             reply = self._reply_to(command, now_us, monotonic_us)
@@ -284,12 +315,15 @@ class Engine:
         except StorageFailed:
             raise
         except MqError as error:
-            # Without the frames that it passed: this one is among them, so request and error would hold each other until a collection.
+            # Without the frames that it passed: this one is among them, so request and error would hold each
+            # other until a collection.
             reply = error.with_traceback(None)
         except Exception as error:
             if ledger.entries != before:
                 raise
-            reply = InternalError(f"{type(error).__name__} while handling {type(command).__name__}: {error}. Please report it")
+            reply = InternalError(
+                f"{type(error).__name__} while handling {type(command).__name__}: {error}. Please report it"
+            )
             reply.__cause__ = error
         if isinstance(command, StatsRequest) and not isinstance(reply, MqError):
             reply.broker.turns = self._journal.position.turn

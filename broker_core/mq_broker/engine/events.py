@@ -19,14 +19,28 @@ def tell(notices: list[Notice]) -> None:
 def tell_room(is_short: bool, free_bytes: int) -> None:
     """Logs that publishes are refused for want of room, or no longer."""
     if is_short:
-        message = "the disk is full: what is published is refused until messages are acknowledged or the data directory gets more space"
+        message = (
+            "the disk is full: what is published is refused until messages are acknowledged or the "
+            "data directory gets more space"
+        )
         say(logging.WARNING, "disk_full", message, free_bytes=free_bytes)
     else:
-        say(logging.INFO, "disk_has_room", "the disk has room again: messages are taken", free_bytes=free_bytes)
+        say(
+            logging.INFO,
+            "disk_has_room",
+            "the disk has room again: messages are taken",
+            free_bytes=free_bytes,
+        )
 
 
 def _created(notice: Notice, what: Any) -> None:
-    say(logging.INFO, notice.kind, f"queue {notice.destination!r} was created", queue=notice.destination, partitions=what.partitions)
+    say(
+        logging.INFO,
+        notice.kind,
+        f"queue {notice.destination!r} was created",
+        queue=notice.destination,
+        partitions=what.partitions,
+    )
 
 
 def _deleted(notice: Notice, what: Any) -> None:
@@ -61,7 +75,13 @@ def _ended(notice: Notice, what: Any) -> None:
 
 
 def _forgotten(notice: Notice, what: Any) -> None:
-    say(logging.INFO, notice.kind, f"the marker of {what.owner!r} was forgotten", owner=what.owner, target=what.target)
+    say(
+        logging.INFO,
+        notice.kind,
+        f"the marker of {what.owner!r} was forgotten",
+        owner=what.owner,
+        target=what.target,
+    )
 
 
 _TOLD: Final[dict[str, Callable[[Notice, Any], None]]] = {

@@ -30,7 +30,9 @@ _SET_BYTES: Final = 640
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """A snapshot is due after `bytes` of journal, or `interval_us` after the first change since the last one."""
+    """A snapshot is due after `bytes` of journal, or `interval_us` after the first change since the
+    last one.
+    """
 
     bytes: int = 256 << 20
     interval_us: int = 300 * 1_000_000
@@ -64,7 +66,9 @@ def on_a_thread(work: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(slots=True)
 class _Writing:
-    """A snapshot on its way to the disk. `error` and `done` are set by the thread that writes; `again`: it can be tried again at once."""
+    """A snapshot on its way to the disk. `error` and `done` are set by the thread that writes; `again`: it
+    can be tried again at once.
+    """
 
     keys: set[str]
     dirty: set[tuple[object, ...]]
@@ -127,7 +131,8 @@ class Housekeeping:
             self._writing.wait()
 
     def step(self, broker: Broker, now_us: int, monotonic_us: int | None = None) -> None:
-        """Begins a snapshot when one is due, and gives back segments after one is complete. Called when no turn is in hand.
+        """Begins a snapshot when one is due, and gives back segments after one is complete. Called when no
+        turn is in hand.
 
         Args:
             broker: whose state it is.
@@ -149,7 +154,9 @@ class Housekeeping:
             self._changed_us = None
         elif self._changed_us is None:
             self._changed_us = time_us
-        if time_us >= self._not_before_us and (self._is_due(broker, time_us) or self._is_needed_for_room(broker, time_us)):
+        if time_us >= self._not_before_us and (
+            self._is_due(broker, time_us) or self._is_needed_for_room(broker, time_us)
+        ):
             self._begin(broker)
 
     def keep_room(self, broker: Broker) -> None:
@@ -157,7 +164,9 @@ class Housekeeping:
         self._journal.keep_free(self._room_for(broker)[0])
 
     def _room_for(self, broker: Broker) -> tuple[int, int]:
-        return room_for(self._sizes, broker.ledger.frames - self._counted, max(len(broker.state.staged) - self._sets, 0))
+        return room_for(
+            self._sizes, broker.ledger.frames - self._counted, max(len(broker.state.staged) - self._sets, 0)
+        )
 
     def _is_due(self, broker: Broker, time_us: int) -> bool:
         return self._changed_us is not None and (
@@ -167,8 +176,8 @@ class Housekeeping:
         )
 
     def _is_needed_for_room(self, broker: Broker, time_us: int) -> bool:
-        """Rows are refused, or state is written into what is kept back for it: what was consumed comes back now, and not when the next two
-        snapshots would be due.
+        """Rows are refused, or state is written into what is kept back for it: what was consumed comes back
+        now, and not when the next two snapshots would be due.
         """
         if self._journal.lacks_reserve and self._is_behind():
             return True
@@ -178,9 +187,13 @@ class Housekeeping:
         return not self.reclaim(broker) and not self._cleaner.busy and self._is_behind()
 
     def _is_behind(self) -> bool:
-        """Only segments before the older snapshot can be given back, so a second one may be needed although nothing has changed."""
+        """Only segments before the older snapshot can be given back, so a second one may be needed although
+        nothing has changed.
+        """
         older = self._store.older_position()
-        return (self._journal.segments()[0][0] if older is None else older.segment) < self._journal.position.segment
+        return (
+            self._journal.segments()[0][0] if older is None else older.segment
+        ) < self._journal.position.segment
 
     def relieve(self, broker: Broker, time_us: int) -> None:
         """Snapshots here and now until all before the segment in hand is covered.
@@ -200,7 +213,9 @@ class Housekeeping:
         self._is_pressed = False
 
     def may_relieve(self, time_us: int) -> bool:
-        """Whether snapshots could bring segments back: then the last one that is kept for state is not taken before they are written."""
+        """Whether snapshots could bring segments back: then the last one that is kept for state is not taken
+        before they are written.
+        """
         return self._is_behind() and time_us >= self._pressed_not_before_us
 
     def _write_now(self, broker: Broker, time_us: int) -> _Writing:
@@ -229,7 +244,13 @@ class Housekeeping:
         writing.keys = unchanged | {key for key, _ in parts}
         return parts, unchanged
 
-    def _write(self, writing: _Writing, position: JournalPosition, parts: list[tuple[str, bytes]], unchanged: set[str]) -> None:
+    def _write(
+        self,
+        writing: _Writing,
+        position: JournalPosition,
+        parts: list[tuple[str, bytes]],
+        unchanged: set[str],
+    ) -> None:
         try:
             self._store.write(position, parts, unchanged)
         except BaseException as error:
@@ -239,7 +260,8 @@ class Housekeeping:
     def _complete(self, broker: Broker, writing: _Writing, time_us: int) -> None:
         self._writing = None
         if isinstance(writing.error, StoreFull):
-            # The journal still has everything; what was to be written is due again. At once where empty segments can make way.
+            # The journal still has everything; what was to be written is due again. At once where empty
+            # segments can make way.
             broker.state.dirty |= writing.dirty
             writing.again = self._journal.give_way(self._room_for(broker), left=0 if self._is_pressed else 1)
             if not writing.again:
@@ -256,11 +278,17 @@ class Housekeeping:
         if writing.error is not None:
             raise writing.error
         self._kept, self._covered = writing.keys, self._store.position()
-        self._sizes, self._counted, self._sets = self._store.sizes(), broker.ledger.frames, len(broker.state.staged)
+        self._sizes, self._counted, self._sets = (
+            self._store.sizes(),
+            broker.ledger.frames,
+            len(broker.state.staged),
+        )
         self.reclaim(broker)
 
     def reclaim(self, broker: Broker) -> list[int]:
-        """Gives back segments that the older snapshot covers and that hold no row anybody can still get; returns them."""
+        """Gives back segments that the older snapshot covers and that hold no row anybody can still get;
+        returns them.
+        """
         older = self._store.older_position()
         if older is None:
             return []

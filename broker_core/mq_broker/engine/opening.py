@@ -31,7 +31,8 @@ def open_engine(
     """Returns an engine over what the data directory holds, not yet started.
 
     Raises:
-        BrokerFault: see `Journal.recover` and `SnapshotStore`, or a file that cannot be read; nothing was changed.
+        BrokerFault: see `Journal.recover` and `SnapshotStore`, or a file that cannot be read; nothing was
+            changed.
     """
     identity = directory.identity
     with told_if_unreadable():
@@ -63,19 +64,27 @@ def recover(
     new_id: Callable[[], bytes] = lambda: os.urandom(16),
     aside: Aside = on_a_thread,
 ) -> tuple[Broker, Journal, Housekeeping]:
-    """Returns core, journal and housekeeping as the disks have them; `created` tells whether there is a journal yet."""
+    """Returns core, journal and housekeeping as the disks have them; `created` tells whether there is a
+    journal yet.
+    """
     store = SnapshotStore(snapshot_disk, journal_id)
     if not created:
-        if store.position() is not None or sum(name.startswith("segment-") for name in journal_disk.list_names()) > 1:
+        if (
+            store.position() is not None
+            or sum(name.startswith("segment-") for name in journal_disk.list_names()) > 1
+        ):
             raise DataDirectoryUnusable(
-                "the identity says that the first start was never finished, but there are snapshots or segments of later ones, which it "
+                "the identity says that the first start was never finished, but there are snapshots or "
+                "segments of later ones, which it "
                 "would remove. Restore the identity file from a copy; nothing was changed"
             )
         journal = Journal.create(journal_disk, journal_settings, journal_id)
         broker = Broker(cluster_id, settings, journal, new_id)
         return broker, journal, Housekeeping(journal, store, snapshot_settings, aside=aside)
     loaded = store.load()
-    journal, turns = Journal.recover(journal_disk, journal_settings, journal_id, loaded[0] if loaded is not None else None)
+    journal, turns = Journal.recover(
+        journal_disk, journal_settings, journal_id, loaded[0] if loaded is not None else None
+    )
     broker = Broker(cluster_id, settings, journal, new_id)
     kept: set[str] = set()
     if loaded is not None:
@@ -86,7 +95,9 @@ def recover(
     journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
     for turn in turns:
         replayed += sum(body is not None for _, body, _ in turn.entries)
-        journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])  # before the pool begins to fill
+        journal.keep_free(
+            room_for(sizes, replayed, len(broker.state.staged))[0]
+        )  # before the pool begins to fill
         for header, body, place in turn.entries:
             broker.replay(header, None if body is None else pa.py_buffer(body), place)
     return broker, journal, Housekeeping(journal, store, snapshot_settings, kept, aside, replayed)

@@ -1,4 +1,6 @@
-"""What becomes of rows whose bytes turn out to be damaged while they are read: they are set aside for good, durably, and said out loud."""
+"""What becomes of rows whose bytes turn out to be damaged while they are read: they are set aside for good,
+durably, and said out loud.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _FRAMES_MAX: Final = 64
 
 
 def set_aside(engine: Engine, view: RowsView, error: MqError) -> BitMap64:
-    """Takes the rows of all damaged frames of a pinned view out of their queue; returns which of the view are out once that is durable.
+    """Takes the rows of all damaged frames of a pinned view out of their queue; returns which of the view are
+    out once that is durable.
 
     Args:
         engine: of the view; not to be called on its thread.
@@ -28,7 +31,8 @@ def set_aside(engine: Engine, view: RowsView, error: MqError) -> BitMap64:
         error: what reading it raised.
 
     Raises:
-        MqError: `error` itself, where nothing of the view is damaged as far as the queue is concerned: read it anew.
+        MqError: `error` itself, where nothing of the view is damaged as far as the queue is concerned: read
+            it anew.
     """
     bases = engine.damaged_frames(view)
     taken, out = BitMap64(), BitMap64()
@@ -47,4 +51,3 @@ def tell_lost(destination: str, partition: int, lost: BitMap64, error: MqError) 
     """Logs which rows are lost, and where their bytes were."""
     message = f"{lost_message(destination, partition, lost)} ({error})"
     say(logging.ERROR, "rows_lost", message, queue=destination, partition=partition, rows=len(lost))
-

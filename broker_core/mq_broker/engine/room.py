@@ -14,7 +14,8 @@ from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DescribeDestinationRe
 from mq_wire.v1.produce_pb2 import CommitStagedRequest
 from mq_wire.v1.subscribe_pb2 import PlanRequest
 
-#: For what a command writes behind its first entry: other entries of a few numbers each, and tokens of staged sets.
+#: For what a command writes behind its first entry: other entries of a few numbers each, and tokens of staged
+#: sets.
 _MORE_BYTES: Final = 64 << 10
 _TOKEN_BYTES: Final = 24
 #: An entry that gives plans of one consumer back.
@@ -24,8 +25,8 @@ _GROW: Final = (CreateDestinationRequest, DescribeDestinationRequest, OpenSessio
 
 
 class JournalRoom:
-    """Makes room for the entries of one command. All that state entries of a command need is asked for at its first one: a turn lies in one
-    segment, and what belongs together in one turn.
+    """Makes room for the entries of one command. All that state entries of a command need is asked for at its
+    first one: a turn lies in one segment, and what belongs together in one turn.
 
     Args:
         journal: that the entries go to.
@@ -42,10 +43,13 @@ class JournalRoom:
         """Before the first entry of a command.
 
         Raises:
-            StoreFull: there is none, or only the last segment that is kept back, and snapshots may bring others; nothing was changed.
+            StoreFull: there is none, or only the last segment that is kept back, and snapshots may bring
+                others; nothing was changed.
         """
         command, first = self.command, frame_bytes(header_bytes, None)
-        if isinstance(command, _GROW) or (isinstance(command, Publish) and not command.header.HasField("staged")):
+        if isinstance(command, _GROW) or (
+            isinstance(command, Publish) and not command.header.HasField("staged")
+        ):
             self.for_rows(header_bytes + _MORE_BYTES, 0)
             return
         size = max(min(first + self._more_bytes(command), self._journal.turn_bytes_max // 2), first)
@@ -61,7 +65,10 @@ class JournalRoom:
         Raises:
             StoreFull: there is none beside what is kept back for state.
         """
-        size = min(frame_bytes(header_bytes, body_bytes), max(self._journal.turn_bytes_max // 2, frame_bytes(0, body_bytes)))
+        size = min(
+            frame_bytes(header_bytes, body_bytes),
+            max(self._journal.turn_bytes_max // 2, frame_bytes(0, body_bytes)),
+        )
         if not self._journal.fits(size):
             self._journal.commit()
             self._housekeeping.keep_room(self._broker)

@@ -1,7 +1,7 @@
 """Rows on their way out: which slices of which frames, and record batches of them, without touching a row.
 
-A frame that leaves whole goes out as the bytes that came in. Only what is scattered (mixed priorities) or merged (small frames) is
-decoded and written anew.
+A frame that leaves whole goes out as the bytes that came in. Only what is scattered (mixed priorities) or
+merged (small frames) is decoded and written anew.
 """
 
 from __future__ import annotations
@@ -27,22 +27,28 @@ from mq_wire.v1.common_pb2 import RowsHeader
 
 #: Above this a merged batch is not filled up any further: room is left for Arrow's padding and metadata.
 _MERGED_BYTES: Final = RECORDS_BYTES_MAX - (256 << 10)
-#: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the validity bits.
+#: What one null takes at most, in a column of any of the envelope's types: a timestamp and its share of the
+#: validity bits.
 _NULL_BYTES: Final = 9
-#: One row, before Arrow adds its metadata. Version 0.1.0 stored batches whose columns share bytes: apart they may take more.
+#: One row, before Arrow adds its metadata. Version 0.1.0 stored batches whose columns share bytes: apart they
+#: may take more.
 _ROW_BYTES_MAX: Final = RECORDS_BYTES_MAX - (4 << 10)
-#: What a header takes at most: for a producer beside its name, for an offset, for a run (six numbers), and for the rest.
+#: What a header takes at most: for a producer beside its name, for an offset, for a run (six numbers), and
+#: for the rest.
 _NAME_BYTES: Final = 4
 _OFFSET_BYTES: Final = 8
 _RUN_BYTES: Final = 40
 _FIXED_BYTES: Final = 1024
-#: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not read.
+#: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not
+#: read.
 _WINDOW_ROWS: Final = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one frame: `rows` from `start` on, or those at `indices` (ascending). `offsets` is None where they are contiguous."""
+    """Rows of one frame: `rows` from `start` on, or those at `indices` (ascending). `offsets` is None where
+    they are contiguous.
+    """
 
     frame: int
     priority: int
@@ -71,14 +77,20 @@ def pieces(index: FrameIndex, priority: int, offsets: BitMap64) -> Iterator[Piec
         else:
             if at + rows > window_at + len(window):
                 end = base + max(int(index.frames[frame]["span"]), _WINDOW_ROWS)
-                window = np.arange(low + at, low + at + rows) if contiguous else offsets_array(offsets & range_bitmap(max(base, low), end))
+                window = (
+                    np.arange(low + at, low + at + rows)
+                    if contiguous
+                    else offsets_array(offsets & range_bitmap(max(base, low), end))
+                )
                 window_at = at
             yield _scattered(frame, priority, base, window[at - window_at : at - window_at + rows], kept)
         at += rows
 
 
 def joined(index: FrameIndex, lanes: Iterable[Lane]) -> Iterator[Piece]:
-    """Returns the pieces of several lanes in order. Parts of one lane that meet within a frame are one piece."""
+    """Returns the pieces of several lanes in order. Parts of one lane that meet within a frame are one
+    piece.
+    """
     last: Piece | None = None
     for priority, offsets in lanes:
         for piece in pieces(index, priority, offsets):
@@ -98,7 +110,11 @@ def _together(one: Piece, other: Piece) -> Piece:
     indices = offsets = None
     if one.indices is not None or other.indices is not None or one.start + one.rows != other.start:
         indices = np.concatenate([_indices(one), _indices(other)])
-    if one.offsets is not None or other.offsets is not None or one.base_offset + one.rows != other.base_offset:
+    if (
+        one.offsets is not None
+        or other.offsets is not None
+        or one.base_offset + one.rows != other.base_offset
+    ):
         offsets = np.concatenate([_offsets(one), _offsets(other)])
     return Piece(one.frame, one.priority, rows, one.start, indices, offsets, one.base_offset)
 
@@ -121,30 +137,34 @@ def _scattered(frame: int, priority: int, base: int, offsets: np.ndarray, kept: 
 class RowReader:
     """Reads views from the journal's mapped segments. Safe for many threads.
 
-    A body's checksum is verified each time it is used, not once: a mapped page may leave memory in between and come back rotten, and
-    Arrow offsets that nobody checked can end the process.
+    A body's checksum is verified each time it is used, not once: a mapped page may leave memory in between
+    and come back rotten, and Arrow offsets that nobody checked can end the process.
 
     Args:
         journal: that has the frames.
-        recovered: where the journal ended when this process began. Frames before that may have been stored by a version that took what
-            clients refuse now: those leave written anew.
+        recovered: where the journal ended when this process began. Frames before that may have been stored by
+            a version that took what clients refuse now: those leave written anew.
     """
 
     def __init__(self, journal: Journal, recovered: JournalPosition | None = None) -> None:
         self._journal = journal
         self._recovered = (recovered.segment, recovered.position) if recovered is not None else (0, 0)
 
-    def read(self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
+    def read(
+        self, view: RowsView, columns: int = 0, batch_rows_max: int = 0, start_row: int = 0
+    ) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         """Yields (header, Arrow IPC record batch) pairs of the view's rows in order.
 
         Args:
             view: pinned rows.
-            columns: envelope columns wanted; 0 = all. The value always comes along, since no envelope is without.
+            columns: envelope columns wanted; 0 = all. The value always comes along, since no envelope is
+                without.
             batch_rows_max: rows of one batch; 0 = up to RECORDS_ROWS_MAX.
             start_row: begin behind so many rows.
 
         Raises:
-            JournalDamaged, DataLost: rotten bytes, or a segment that is not there; nothing of them leaves. `damaged_frames` says which.
+            JournalDamaged, DataLost: rotten bytes, or a segment that is not there; nothing of them leaves.
+                `damaged_frames` says which.
         """
         wanted = (columns or envelope.ALL_COLUMNS) | envelope.VALUE
         limit = min(batch_rows_max or RECORDS_ROWS_MAX, RECORDS_ROWS_MAX)
@@ -156,7 +176,8 @@ class RowReader:
                     yield header, records
 
     def damaged_frames(self, view: RowsView) -> list[int]:
-        """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are not there at all.
+        """Returns the base offsets of the frames of a view whose bytes are not those that were stored, or are
+        not there at all.
 
         And those with a row that no message can hold.
         """
@@ -173,7 +194,9 @@ class RowReader:
                     found.append(int(index.bases[at]))
         return sorted(set(found))
 
-    def _batches(self, view: RowsView, group: list[Piece], wanted: int, delivery: int) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
+    def _batches(
+        self, view: RowsView, group: list[Piece], wanted: int, delivery: int
+    ) -> Iterator[tuple[RowsHeader, pa.Buffer]]:
         frames = view.frames.frames
         if len(group) == 1:
             piece = group[0]
@@ -185,8 +208,9 @@ class RowReader:
                 if self._may_leave(frame, body):
                     yield _header(view, group, held, delivery), body
                     return
-        # Groups are made by mean row sizes: the large rows of several frames, or columns that only some of them have, may go beyond. So may
-        # rows of one frame alone whose columns share bytes: those are cut until they fit.
+        # Groups are made by mean row sizes: the large rows of several frames, or columns that only some of
+        # them have, may go beyond. So may rows of one frame alone whose columns share bytes: those are cut
+        # until they fit.
         merged = _Merged()
         left = group[::-1]
         while left:
@@ -207,7 +231,9 @@ class RowReader:
 
     def _may_leave(self, frame: np.void, body: pa.Buffer) -> bool:
         """Whether any client takes the bytes of a frame as they are."""
-        return (int(frame["segment"]), int(frame["position"])) >= self._recovered or envelope.is_plain(body, int(frame["columns"]))
+        return (int(frame["segment"]), int(frame["position"])) >= self._recovered or envelope.is_plain(
+            body, int(frame["columns"])
+        )
 
     @staticmethod
     def _stored_rows(view: RowsView, piece: Piece) -> int:
@@ -231,15 +257,22 @@ class RowReader:
 
 
 def _check_rows(batch: pa.RecordBatch) -> None:
-    """Refuses a row that no message can hold. The batch must have come from bytes that are larger than they look."""
+    """Refuses a row that no message can hold. The batch must have come from bytes that are larger than they
+    look.
+    """
     for at in range(batch.num_rows if batch.nbytes > _ROW_BYTES_MAX else 0):
         size = batch.slice(at, 1).nbytes
         if size > _ROW_BYTES_MAX:
-            raise DataLost(f"its columns share bytes on the disk, apart they take {size}, over the limit of {RECORDS_BYTES_MAX}")
+            raise DataLost(
+                f"its columns share bytes on the disk, apart they take {size}, over the limit of "
+                f"{RECORDS_BYTES_MAX}"
+            )
 
 
 class _Merged:
-    """Rows of several frames that will be one record batch, with all columns that any of them has; nulls stand where one lacks it."""
+    """Rows of several frames that will be one record batch, with all columns that any of them has; nulls
+    stand where one lacks it.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -299,14 +332,22 @@ def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]
 
 
 def _fitting(view: RowsView, group: list[Piece]) -> Iterator[list[Piece]]:
-    """Yields the group in as few halves as have headers of `HEADER_BYTES_MAX`, so that what is delivered always fits into one message."""
+    """Yields the group in as few halves as have headers of `HEADER_BYTES_MAX`, so that what is delivered
+    always fits into one message.
+    """
     producers = {int(view.frames.frames[piece.frame]["producer"]) for piece in group}
     names = sum(len(view.frames.producers[number].encode()) + _NAME_BYTES for number in producers)
     rows = sum(piece.rows for piece in group)
     if names + rows * (_OFFSET_BYTES + _RUN_BYTES) + _FIXED_BYTES <= HEADER_BYTES_MAX or rows == 1:
         yield group
         return
-    if names + rows * _OFFSET_BYTES + sum(len(_counts(view, piece)) for piece in group) * _RUN_BYTES + _FIXED_BYTES <= HEADER_BYTES_MAX:
+    if (
+        names
+        + rows * _OFFSET_BYTES
+        + sum(len(_counts(view, piece)) for piece in group) * _RUN_BYTES
+        + _FIXED_BYTES
+        <= HEADER_BYTES_MAX
+    ):
         yield group
         return
     head: list[Piece] = []
@@ -349,7 +390,9 @@ def _cut(piece: Piece, rows: int) -> tuple[Piece, Piece | None]:
 def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> RowsHeader:
     frames = view.frames.frames
     rows = sum(piece.rows for piece in group)
-    header = RowsHeader(partition=view.partition, rows=rows, columns=columns, log_id=view.log_id, first_delivery=delivery)
+    header = RowsHeader(
+        partition=view.partition, rows=rows, columns=columns, log_id=view.log_id, first_delivery=delivery
+    )
     base = group[0].base_offset
     expected = base
     for piece in group:
@@ -376,7 +419,11 @@ def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> 
 
 
 def _offsets(piece: Piece) -> np.ndarray:
-    return piece.offsets if piece.offsets is not None else np.arange(piece.base_offset, piece.base_offset + piece.rows)
+    return (
+        piece.offsets
+        if piece.offsets is not None
+        else np.arange(piece.base_offset, piece.base_offset + piece.rows)
+    )
 
 
 def _indices(piece: Piece) -> np.ndarray:
@@ -384,7 +431,9 @@ def _indices(piece: Piece) -> np.ndarray:
 
 
 def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
-    """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher counts."""
+    """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher
+    counts.
+    """
     low = piece.base_offset
     high = low + piece.rows if piece.offsets is None else int(piece.offsets[-1]) + 1
     levels = [level for level in view.attempts if level.range_cardinality(low, high)]

@@ -2,8 +2,8 @@
 
 identity        JSON: format, uuids of cluster and journal, whether creation is finished, checksum
 identity.copy   the same again: a broker without its uuids is nobody's
-lock            held with flock as long as the broker runs, together with this folder and `journal/`; holds its process id
-journal/        segments and their pool
+lock            held with flock as long as the broker runs, together with this folder and `journal/`; holds
+its process id journal/        segments and their pool
 snapshots/      packs and manifests
 quarantine/     what `mq repair` took out, a folder with a report for each time
 """
@@ -25,14 +25,15 @@ from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
 
-#: What is written from now on. A directory of format 1 opens for ever: its identity becomes 2 before anything else is written, since
-#: programs that know 1 alone would read the rest and leave out what they do not know.
+#: What is written from now on. A directory of format 1 opens for ever: its identity becomes 2 before anything
+#: else is written, since programs that know 1 alone would read the rest and leave out what they do not know.
 FORMAT_VERSION: Final = 2
 _FORMATS: Final = (1, FORMAT_VERSION)
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
 _REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"
-#: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts there.
+#: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts
+#: there.
 _OURS: Final = frozenset({LOCK, f"{_IDENTITY}.new", "lost+found"})
 
 
@@ -48,8 +49,11 @@ class Identity:
     def encode(self) -> bytes:
         """Returns the content of the identity file."""
         content = {
-            "cluster": str(self.cluster), "created": self.created, "format": self.format, "journal": str(self.journal),
-        }  # fmt: skip
+            "cluster": str(self.cluster),
+            "created": self.created,
+            "format": self.format,
+            "journal": str(self.journal),
+        }
         return (json.dumps(content | {"checksum": _checksum(content)}, sort_keys=True) + "\n").encode()
 
 
@@ -96,7 +100,9 @@ class DataDirectory:
         snapshot_disk: folder for the snapshots.
     """
 
-    def __init__(self, path: Path, identity: Identity, disk: RealDisk, lock: DirectoryLock, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, identity: Identity, disk: RealDisk, lock: DirectoryLock, *, read_only: bool = False
+    ) -> None:
         self.path = path
         self.identity = identity
         self._disk = disk
@@ -149,35 +155,49 @@ class DataDirectory:
 
         Args:
             path: of the folder.
-            read_only: nothing is made or changed, not even the lock file; whoever may read the files may look.
+            read_only: nothing is made or changed, not even the lock file; whoever may read the files may
+                look.
 
         Raises:
             DataDirectoryInUse: a broker is running on it: stop it first.
-            DataDirectoryUnusable: there is no data directory, nobody can tell whose it is, or it is of a newer format.
+            DataDirectoryUnusable: there is no data directory, nobody can tell whose it is, or it is of a
+                newer format.
         """
         folder = Path(path).absolute()
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
-            raise DataDirectoryUnusable(f"{folder} is no data directory: it has no folders 'journal' and 'snapshots'")
+            raise DataDirectoryUnusable(
+                f"{folder} is no data directory: it has no folders 'journal' and 'snapshots'"
+            )
         try:
             lock = DirectoryLock.take(folder, folder / _IDENTITY, read_only=read_only)
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}: {remedy_of(error, 'check its owner', is_reading=True)}"
+            why = (
+                f"{error.filename}: {error.strerror}: {remedy_of(error, 'check its owner', is_reading=True)}"
+            )
             raise DataDirectoryUnusable(f"data directory {folder} cannot be used: {why}") from error
         try:
             with told_if_unreadable():
                 known = whose(identity_files(folder))
             if known is None:
                 raise DataDirectoryUnusable(
-                    f"{folder}: neither {_IDENTITY} nor {_COPY} can be read, and without the uuids in them nothing else can: "
+                    f"{folder}: neither {_IDENTITY} nor {_COPY} can be read, and without the uuids in them "
+                    f"nothing else can: "
                     "restore one of them from a copy"
                 )
-            return cls(folder, known, RealDisk(folder, folder / _IDENTITY, read_only=read_only), lock, read_only=read_only)
+            return cls(
+                folder,
+                known,
+                RealDisk(folder, folder / _IDENTITY, read_only=read_only),
+                lock,
+                read_only=read_only,
+            )
         except BaseException:
             lock.close()
             raise
 
     def upgrade(self) -> None:
-        """Brings identity and copy to the format that is written from now on; what is right already is left alone.
+        """Brings identity and copy to the format that is written from now on; what is right already is left
+        alone.
 
         Raises:
             StoreFull, StorageFailed: a write failed; the next start tries again.
@@ -217,7 +237,8 @@ class DataDirectory:
         self._lock.close()
 
     def check(self, in_hand: Callable[[], str]) -> None:
-        """Looks whether the directory is still the one that was opened, and has the file of the journal whose name `in_hand` says.
+        """Looks whether the directory is still the one that was opened, and has the file of the journal whose
+        name `in_hand` says.
 
         Raises:
             StorageFailed: it is not, or has not.
@@ -225,12 +246,16 @@ class DataDirectory:
         self._lock.check()
         path = self.journal_disk.path / in_hand()
         if not path.exists() and path.name == in_hand():
-            raise StorageFailed(f"{path} was removed under the running broker: restore the data directory from a copy")
+            raise StorageFailed(
+                f"{path} was removed under the running broker: restore the data directory from a copy"
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -238,7 +263,8 @@ def identity_files(folder: Path) -> Files:
     """Reads the identity and its copy.
 
     Raises:
-        DataDirectoryUnusable: one of them is of a format that this program does not know, so the other may be older than the journal.
+        DataDirectoryUnusable: one of them is of a format that this program does not know, so the other may be
+            older than the journal.
     """
     found: list[Identity | None] = []
     for name in (_IDENTITY, _COPY):
@@ -252,7 +278,9 @@ def identity_files(folder: Path) -> Files:
 
 
 def whose(files: Files) -> Identity | None:
-    """Returns the identity that two files say together: a creation that one of them knows to be finished was, and likewise the format."""
+    """Returns the identity that two files say together: a creation that one of them knows to be finished was,
+    and likewise the format.
+    """
     known = [identity for identity in files if identity is not None]
     return max(known, key=lambda identity: (identity.created, identity.format), default=None)
 
@@ -263,8 +291,13 @@ def _check_copy(folder: Path, identity: Identity) -> None:
     Formats may differ: then an upgrade broke off.
     """
     copy = identity_files(folder).copy
-    if copy is not None and (copy.created > identity.created or (copy.cluster, copy.journal) != (identity.cluster, identity.journal)):
-        raise DataDirectoryUnusable(f"{folder / _IDENTITY} is older than {_COPY}, or another directory's: {_REMEDY}")
+    if copy is not None and (
+        copy.created > identity.created
+        or (copy.cluster, copy.journal) != (identity.cluster, identity.journal)
+    ):
+        raise DataDirectoryUnusable(
+            f"{folder / _IDENTITY} is older than {_COPY}, or another directory's: {_REMEDY}"
+        )
 
 
 def _check_ours(folder: Path) -> None:
@@ -274,7 +307,8 @@ def _check_ours(folder: Path) -> None:
     if _IDENTITY not in names and names - _OURS:
         example = sorted(names - _OURS)[0]
         raise DataDirectoryUnusable(
-            f"{folder} is not empty (it has {example!r}) and has no identity file: it is not a data directory; choose an empty folder"
+            f"{folder} is not empty (it has {example!r}) and has no identity file: it is not a data "
+            f"directory; choose an empty folder"
         )
 
 
@@ -285,7 +319,8 @@ def _check_sizes(journal: Path) -> None:
         size = path.stat().st_size
         if size > limit:
             raise DataDirectoryUnusable(
-                f"{path} has {size} bytes, and this process may write files of {limit} bytes at most: raise the limit "
+                f"{path} has {size} bytes, and this process may write files of {limit} bytes at most: "
+                f"raise the limit "
                 "(ulimit -f, LimitFSIZE=)"
             )
 
@@ -309,11 +344,15 @@ def _write_identity(disk: RealDisk, identity: Identity) -> None:
         if error.errno in FULL:
             reason = why_full(error, disk) or "give the data directory more space"
             raise StoreFull(f"no room for {disk.path / _IDENTITY}: {reason}") from error
-        raise StorageFailed(f"{disk.path / _IDENTITY} could not be written: {error}: {remedy_of(error)}") from error
+        raise StorageFailed(
+            f"{disk.path / _IDENTITY} could not be written: {error}: {remedy_of(error)}"
+        ) from error
 
 
 def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
-    """Writes both files where they stand, one after the other: where the disk is full. A sector is written as a whole or not at all."""
+    """Writes both files where they stand, one after the other: where the disk is full. A sector is written as
+    a whole or not at all.
+    """
     for name in (_IDENTITY, _COPY):
         file = disk.open(name)
         try:
@@ -321,6 +360,8 @@ def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
             file.write_at([identity.encode().ljust(file.size())], 0)
             file.sync()
         except OSError as error:
-            raise StorageFailed(f"{disk.path / name} could not be written: {error}: {remedy_of(error)}") from error
+            raise StorageFailed(
+                f"{disk.path / name} could not be written: {error}: {remedy_of(error)}"
+            ) from error
         finally:
             file.close()

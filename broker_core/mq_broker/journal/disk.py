@@ -1,10 +1,14 @@
-"""The seam between the journal and the operating system. It includes durability, else crashes could not be tested.
+"""The seam between the journal and the operating system. It includes durability, else crashes could not be
+tested.
 
 What the journal relies on, and nothing more:
 
-- Bytes are durable once `DiskFile.sync` has returned. Before that they may be lost, or kept, sector by sector and in any order.
-- A failed `sync` says nothing about later ones: Linux marks the pages clean and goes on serving them from its cache.
-- A name is durable once `Disk.sync_directory` has returned. `rename` is atomic: the file has the old name or the new one.
+- Bytes are durable once `DiskFile.sync` has returned. Before that they may be lost, or kept, sector by sector
+  and in any order.
+- A failed `sync` says nothing about later ones: Linux marks the pages clean and goes on serving them from its
+  cache.
+- A name is durable once `Disk.sync_directory` has returned. `rename` is atomic: the file has the old name or
+  the new one.
 
 `RealDisk` is the operating system; `mq_broker.testing.memory_disk.MemoryDisk` is its twin for tests.
 """
@@ -34,7 +38,8 @@ SECTOR_BYTES_LARGE: Final = 4096
 BUFFERS_MAX: Final = 1024
 #: `madvise` of Linux 5.14 and later that reads pages in, and says whether that went well.
 _MADV_POPULATE_READ: Final = 22
-#: What the system says where there is no room for a file: none on the disk, for this user, or for a file of this size (`ulimit -f`).
+#: What the system says where there is no room for a file: none on the disk, for this user, or for a file of
+#: this size (`ulimit -f`).
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: How the names of our files end: segments and their pool, manifests, packs.
 _SUFFIXES: Final = (".mqj", ".mqm", ".mqk")
@@ -43,9 +48,13 @@ _REMEDIES: Final = {
     errno.EACCES: _GIVE_BACK,
     errno.EPERM: _GIVE_BACK,
     errno.EROFS: "mount it so that it can be written",
-    errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, or let `mq repair` do without",
+    errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, or let `mq "
+    "repair` do without",
 }
-_RESCUE: Final = "the device does not give it back: copy it to another disk with ddrescue, then `mq verify` shows what is lost"
+_RESCUE: Final = (
+    "the device does not give it back: copy it to another disk with ddrescue, then `mq "
+    "verify` shows what is lost"
+)
 #: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
 _F_FULLFSYNC: Final = 51
 
@@ -54,16 +63,22 @@ class DiskFile(Protocol):
     """One open file."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Writes the buffers one behind the other from `position` (bytes) on, all of them, or raises OSError."""
+        """Writes the buffers one behind the other from `position` (bytes) on, all of them, or raises
+        OSError.
+        """
 
     def read_at(self, position: int, size: int) -> bytes:
         """Returns up to `size` bytes from `position` on; fewer only at the end of the file."""
 
     def allocate(self, size: int) -> None:
-        """Gives an empty file this size in bytes, of zeros; raises OSError (ENOSPC) where the room can be told in advance."""
+        """Gives an empty file this size in bytes, of zeros; raises OSError (ENOSPC) where the room can be
+        told in advance.
+        """
 
     def map(self) -> memoryview:
-        """Returns the whole file as read-only shared memory, which shows later writes too and outlives `close`."""
+        """Returns the whole file as read-only shared memory, which shows later writes too and outlives
+        `close`.
+        """
 
     def sync(self) -> None:
         """Makes content and size durable."""
@@ -185,11 +200,14 @@ class RealDisk:
 
     Args:
         path: the folder; created with its parents when missing.
-        like: a file whose owner and mode new files get, so that what root writes its user can read. None, or not there: as the system does.
+        like: a file whose owner and mode new files get, so that what root writes its user can read. None, or
+            not there: as the system does.
         read_only: nothing is created or changed: whatever would raises OSError.
     """
 
-    def __init__(self, path: str | os.PathLike[str], like: Path | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], like: Path | None = None, *, read_only: bool = False
+    ) -> None:
         self.path = Path(path)
         self._like, self._read_only = like, read_only
         if not read_only:
@@ -208,8 +226,11 @@ class RealDisk:
         return RealFile(os.open(self.path / name, mode | os.O_CLOEXEC), self.path / name)
 
     def list_names(self) -> list[str]:
-        # A folder in the place of a file is shown: whoever opens it is told, and nobody takes the file for missing.
-        return sorted(entry.name for entry in os.scandir(self.path) if entry.is_file() or entry.name.endswith(_SUFFIXES))
+        # A folder in the place of a file is shown: whoever opens it is told, and nobody takes the file for
+        # missing.
+        return sorted(
+            entry.name for entry in os.scandir(self.path) if entry.is_file() or entry.name.endswith(_SUFFIXES)
+        )
 
     def rename(self, old: str, new: str) -> None:
         self._check_writable(old)
@@ -235,26 +256,38 @@ class RealDisk:
         return status.f_bavail * status.f_frsize
 
     def free_files(self) -> int:
-        """Returns how many files can still be made; a file system that does not count them has room for one."""
+        """Returns how many files can still be made; a file system that does not count them has room
+        for one.
+        """
         status = os.statvfs(self.path)
         return status.f_favail if status.f_files else 1
 
 
 def why_full(error: OSError, disk: Disk) -> str:
-    """Returns what there is too little of, for the message of a StoreFull: what a system says as ENOSPC may be another thing than bytes."""
+    """Returns what there is too little of, for the message of a StoreFull: what a system says as ENOSPC may
+    be another thing than bytes.
+    """
     if error.errno == errno.EFBIG:
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         size = "" if limit == resource.RLIM_INFINITY else f" of {limit} bytes"
-        return f"a file would be larger than this process or file system allows: raise the limit{size} (ulimit -f, LimitFSIZE=)"
+        return (
+            f"a file would be larger than this process or file system allows: raise the limit{size} "
+            f"(ulimit -f, LimitFSIZE=)"
+        )
     if error.errno == errno.EDQUOT:
         return "the disk quota of this user is used up: consume and acknowledge, or raise the quota"
     if isinstance(disk, RealDisk) and not disk.free_files():
-        return "the file system has no inodes left: remove files, or give the data directory a file system of its own"
+        return (
+            "the file system has no inodes left: remove files, or give the data directory a file system "
+            "of its own"
+        )
     return ""
 
 
 def belong_as(made: int | Path, like: Path) -> None:
-    """Gives a file that was made (its descriptor) or a folder (its path) the mode of another one, and its owner where we are root."""
+    """Gives a file that was made (its descriptor) or a folder (its path) the mode of another one, and its
+    owner where we are root.
+    """
     try:
         known = like.stat()
     except FileNotFoundError:
@@ -268,7 +301,8 @@ def belong_as(made: int | Path, like: Path) -> None:
 
 @contextlib.contextmanager
 def told_if_unreadable() -> Iterator[None]:
-    """Around what reads a data directory: what the system does not let us read is an error that names the file and what to do.
+    """Around what reads a data directory: what the system does not let us read is an error that names the
+    file and what to do.
 
     Raises:
         DataDirectoryUnusable: in place of OSError.
@@ -277,11 +311,15 @@ def told_if_unreadable() -> Iterator[None]:
         yield
     except OSError as error:
         remedy = remedy_of(error, "check the disk, or restore the file from a copy", is_reading=True)
-        raise DataDirectoryUnusable(f"{error.filename or 'data directory'} cannot be read ({error.strerror}): {remedy}") from error
+        raise DataDirectoryUnusable(
+            f"{error.filename or 'data directory'} cannot be read ({error.strerror}): {remedy}"
+        ) from error
 
 
 def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: bool = False) -> str:
-    """Returns what to do about a file that could not be read or written; `otherwise` where the system does not say why."""
+    """Returns what to do about a file that could not be read or written; `otherwise` where the system does
+    not say why.
+    """
     if is_reading and error.errno == errno.EIO:
         return _RESCUE
     remedy = _REMEDIES.get(error.errno or 0, otherwise)
@@ -291,14 +329,18 @@ def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: 
     with contextlib.suppress(OSError, KeyError):  # a user without a name
         while not path.exists():
             path = path.parent  # where it could not be made
-        return f"{path} belongs to {path.owner()}, and the broker runs as {pwd.getpwuid(os.geteuid()).pw_name}: {remedy}"
+        return (
+            f"{path} belongs to {path.owner()}, and the broker runs as "
+            f"{pwd.getpwuid(os.geteuid()).pw_name}: {remedy}"
+        )
     return remedy
 
 
 def read_in(view: memoryview, start: int, size: int) -> None:
     """Has the operating system read a part of a map (bytes) from the device now, where it can.
 
-    What cannot be read is an error here. Without, the process would be killed (SIGBUS) when it touches the first such byte.
+    What cannot be read is an error here. Without, the process would be killed (SIGBUS) when it touches the
+    first such byte.
 
     Raises:
         OSError: the device could not read it, or the file has become shorter.
@@ -321,12 +363,15 @@ def read_in(view: memoryview, start: int, size: int) -> None:
 def sector_bytes_of(path: Path) -> int:
     """Returns what the device below `path` writes atomically: 512 or 4096 bytes, 4096 where it does not tell.
 
-    The physical, not the logical size counts: a drive with emulated 512-byte sectors rewrites 4096 bytes at a time.
+    The physical, not the logical size counts: a drive with emulated 512-byte sectors rewrites 4096 bytes at a
+        time.
     """
     device = path.stat().st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     for folder in (block, block.parent):  # a partition has its queue at the disk that it is part of
         size_file = folder / "queue" / "physical_block_size"
         if size_file.is_file():
-            return SECTOR_BYTES_SMALL if int(size_file.read_text()) <= SECTOR_BYTES_SMALL else SECTOR_BYTES_LARGE
+            return (
+                SECTOR_BYTES_SMALL if int(size_file.read_text()) <= SECTOR_BYTES_SMALL else SECTOR_BYTES_LARGE
+            )
     return SECTOR_BYTES_LARGE

@@ -1,4 +1,5 @@
-"""Frames, version 1: how one thing lies in a journal segment or a snapshot pack. All numbers are little-endian.
+"""Frames, version 1: how one thing lies in a journal segment or a snapshot pack. All numbers are
+little-endian.
 
     position   a multiple of 64
        +---------------------------------------------------------------+
@@ -18,14 +19,16 @@
        +---------------------------------------------------------------+
 
 - *body CRC* is `zlib.crc32` of the body, so that whoever knows its place can check it alone; 0 without body.
-- *header CRC* covers bytes 0-59 (with them place and body CRC) and the header. It is seeded with the CRC of the journal's uuid: payloads
-  may contain the bytes of another journal. The place is inside since disks misplace writes, and recycled files are full of old frames.
+- *header CRC* covers bytes 0-59 (with them place and body CRC) and the header. It is seeded with the CRC of
+  the journal's uuid: payloads may contain the bytes of another journal. The place is inside since disks
+  misplace writes, and recycled files are full of old frames.
 - *index* counts the entries of a turn from 0; in a trailer it is their number.
 - *flags*: 1 = HAS_BODY. With it a body size of 0 is an empty body, without it there is none.
 
 A turn is a run of entries closed by a trailer. It begins on a sector boundary and ends on one:
 
-    | entry 0 | entry 1 | ... | zeros | trailer |        the trailer is the last 128 bytes, so it is found from the end too
+    | entry 0 | entry 1 | ... | zeros | trailer |        the trailer is the last 128 bytes, so it is found
+    from the end too
 
 The trailer's header is 64 bytes:
 
@@ -33,8 +36,9 @@ The trailer's header is 64 bytes:
      8 | header CRC of the turn before | CRC over the entries' CRCs    |
     16 | zeros
 
-So the header CRCs of trailers are a chain over all that was ever written. These layouts are format and never change; a new one gets a new
-version number (and its reader stays). A new kind or flag needs no new version: who does not know one refuses the journal.
+So the header CRCs of trailers are a chain over all that was ever written. These layouts are format and never
+change; a new one gets a new version number (and its reader stays). A new kind or flag needs no new version:
+who does not know one refuses the journal.
 """
 
 from __future__ import annotations
@@ -130,7 +134,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """What a trailer says: where its turn begins, the CRC of the trailer before, and the CRC over its entries' CRCs."""
+    """What a trailer says: where its turn begins, the CRC of the trailer before, and the CRC over its
+    entries' CRCs.
+    """
 
     start: int
     previous_crc: int
@@ -168,7 +174,9 @@ def encode_head(
         turn: turn, generation and index.
     """
     flags = 0 if body_size is None else HAS_BODY
-    prefix = _PREFIX.pack(MAGIC, VERSION, kind, flags, len(header), body_size or 0, *place, *turn, 0, body_crc)
+    prefix = _PREFIX.pack(
+        MAGIC, VERSION, kind, flags, len(header), body_size or 0, *place, *turn, 0, body_crc
+    )
     crc = crc32(header, crc32(prefix, seed))
     return b"".join((prefix, _CRC.pack(crc), header, ZEROS[: -len(header) % ALIGNMENT])), crc
 
@@ -196,12 +204,28 @@ def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | 
     Returns the frame when it is right and in its place (its body is not checked), else what the bytes mean.
 
     Raises:
-        DataDirectoryUnusable: a right frame of a version, kind or with a flag that this program does not know.
+        DataDirectoryUnusable: a right frame of a version, kind or with a flag that this program does not
+            know.
     """
     if position % ALIGNMENT or position + FIXED_BYTES > len(view):
         return Reading.BROKEN
     fixed = _FIXED.unpack_from(view, position)
-    magic, version, kind, flags, header_size, body_size, at_segment, at_position, turn, generation, index, _, body_crc, crc = fixed
+    (
+        magic,
+        version,
+        kind,
+        flags,
+        header_size,
+        body_size,
+        at_segment,
+        at_position,
+        turn,
+        generation,
+        index,
+        _,
+        body_crc,
+        crc,
+    ) = fixed
     if magic != MAGIC:
         unwritten = view[position : position + FIXED_BYTES] == ZEROS[:FIXED_BYTES]
         return Reading.UNWRITTEN if unwritten else Reading.BROKEN
@@ -215,7 +239,8 @@ def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | 
         return Reading.STALE
     if version != VERSION or kind not in _KINDS or flags & ~FLAGS_KNOWN:
         raise DataDirectoryUnusable(
-            f"segment {segment}, position {position}: frame of version {version}, kind {kind}, flags {flags:#x} is not known to this "
+            f"segment {segment}, position {position}: frame of version {version}, kind {kind}, flags "
+            f"{flags:#x} is not known to this "
             f"program (version {VERSION}): start the newer version of mq broker that wrote it"
         )
     return Frame(
@@ -230,7 +255,9 @@ def crc_of(body: bytes) -> int:
 
 
 def body_of(view: memoryview, frame: Frame) -> memoryview | None:
-    """Returns the body of a frame (empty when it has none), or None when its CRC or the padding around it is wrong."""
+    """Returns the body of a frame (empty when it has none), or None when its CRC or the padding around it is
+    wrong.
+    """
     header_end = frame.position + FIXED_BYTES + len(frame.header)
     body_end = frame.body_position + frame.body_size
     if not is_zero(view, header_end, frame.body_position) or not is_zero(view, body_end, frame.end):
@@ -240,5 +267,7 @@ def body_of(view: memoryview, frame: Frame) -> memoryview | None:
 
 
 def is_zero(view: memoryview, start: int, end: int) -> bool:
-    """Says whether these bytes (at most 4096) are zeros. Padding is checked, so that no byte of a turn can rot unseen."""
+    """Says whether these bytes (at most 4096) are zeros. Padding is checked, so that no byte of a turn can
+    rot unseen.
+    """
     return view[start:end] == ZEROS[: end - start]

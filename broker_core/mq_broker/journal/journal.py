@@ -1,15 +1,16 @@
 """The journal: one chain of segments that holds all that is durable, written in turns with one sync each.
 
     journal = Journal.create(disk, settings, uuid)              # once in the life of a data directory
-    journal, turns = Journal.recover(disk, settings, uuid, start)   # at every start; the journal opens when `turns` is exhausted
-    if not journal.fits(size):                                  # the turn in hand would not fit into its segment any more
+    journal, turns = Journal.recover(disk, settings, uuid, start)   # at every start; the journal opens when
+    `turns` is exhausted if not journal.fits(size):                                  # the turn in hand would
+    not fit into its segment any more
         journal.commit()
     journal.reserve(size)                                       # StoreFull here, before anything is changed
     place = journal.add(header, body)                           # no I/O
     journal.commit()                                            # durable now: replies may leave
 
-One thread writes. `body`, `pin` and `unpin` may be called by any thread. A failed write or sync is final: everything afterwards raises
-StorageFailed, and what is really on the disk is found out by the next recovery.
+One thread writes. `body`, `pin` and `unpin` may be called by any thread. A failed write or sync is final:
+everything afterwards raises StorageFailed, and what is really on the disk is found out by the next recovery.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _INTERRUPTED: Final = "a write was interrupted"
 
 
 class Journal(JournalSpace):
-    """See the module. Made by `create` or `recover`. `is_short`: rows were refused for want of a segment, and none taken since."""
+    """See the module. Made by `create` or `recover`. `is_short`: rows were refused for want of a segment, and
+    none taken since.
+    """
 
     def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> None:
         self._disk = disk
@@ -51,12 +54,14 @@ class Journal(JournalSpace):
         self._file: DiskFile | None = None
         self._hand: TurnBuilder | None = None
         self._closed = self.is_short = False
-        #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted one counts as failed.
+        #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted
+        #: one counts as failed.
         self._failure: BaseException | str | None = None
 
     @classmethod
     def create(cls, disk: Disk, settings: JournalSettings, uuid: UUID) -> Journal:
-        """Makes a new journal with its first, empty turn. An unfinished attempt at it in the folder is removed.
+        """Makes a new journal with its first, empty turn. An unfinished attempt at it in the folder is
+        removed.
 
         Args:
             disk: folder of the journal alone.
@@ -72,8 +77,12 @@ class Journal(JournalSpace):
         return cls.open_behind(disk, settings, uuid, BEGINNING)
 
     @classmethod
-    def open_behind(cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> Journal:
-        """Opens the journal in a new segment, of at least that number, whatever the others hold; `position` has the last turn too."""
+    def open_behind(
+        cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition
+    ) -> Journal:
+        """Opens the journal in a new segment, of at least that number, whatever the others hold; `position`
+        has the last turn too.
+        """
         journal = cls(disk, settings, uuid, position)
         journal._segments.find(needed_from=None)
         journal._segments.number_min = position.segment
@@ -97,8 +106,9 @@ class Journal(JournalSpace):
             start: the position that the snapshot covers; None without snapshot.
 
         Returns:
-            The journal, and the turns behind `start`. The journal takes writes once the iterator is exhausted: then the last turn has
-            been written again in place and synced (it may have been only in the operating system's cache), and a new generation is open.
+            The journal, and the turns behind `start`. The journal takes writes once the iterator is
+            exhausted: then the last turn has been written again in place and synced (it may have been only in
+                the operating system's cache), and a new generation is open.
 
         Raises (also from the iterator):
             JournalDamaged: acknowledged data is damaged or missing; nothing was changed.
@@ -124,7 +134,9 @@ class Journal(JournalSpace):
             self._open_generation()
 
     def _settle(self, last: Turn | None) -> None:
-        """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync that failed."""
+        """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync
+        that failed.
+        """
         self._segment = self._segments[self._position.segment]
         self._file = self._disk.open(segment_name(self._segment.number))
         if last is not None:
@@ -150,7 +162,9 @@ class Journal(JournalSpace):
         self._write()
 
     def _fits_device(self) -> bool:
-        """A device with larger sectors than the segment was made for could tear the neighbour of a new turn: go on in a new segment."""
+        """A device with larger sectors than the segment was made for could tear the neighbour of a new turn:
+        go on in a new segment.
+        """
         return self._segment is not None and self._segment.sector_bytes >= self._segments.sector_bytes
 
     def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
@@ -175,7 +189,9 @@ class Journal(JournalSpace):
         return hand.add(header, body, body_crc)
 
     def fits(self, size_bytes: int) -> bool:
-        """Says whether entries of this size (sum of `frames.frame_bytes`) still fit into the turn in hand, in its segment."""
+        """Says whether entries of this size (sum of `frames.frame_bytes`) still fit into the turn in hand, in
+        its segment.
+        """
         hand, segment = self._hand, self._current()
         # The last sector is for the start after this one: it must not need a new segment.
         if hand is not None:
@@ -183,11 +199,13 @@ class Journal(JournalSpace):
         return self._room(segment, size_bytes + segment.sector_bytes)
 
     def reserve(self, size_bytes: int, *, for_state: bool = False, left: int = 0) -> None:
-        """Makes sure that entries of this size can be added; begins a new segment where they do not fit into the rest of this one.
+        """Makes sure that entries of this size can be added; begins a new segment where they do not fit into
+        the rest of this one.
 
         Args:
             size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
-            for_state: may use the segments that are kept back, so that acknowledgements go on, and free space, when rows are refused.
+            for_state: may use the segments that are kept back, so that acknowledgements go on, and free
+                space, when rows are refused.
             left: so many of them stay all the same.
 
         Raises:
@@ -203,16 +221,25 @@ class Journal(JournalSpace):
             return
         if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
             raise LimitExceeded(
-                f"entries of {size_bytes} bytes do not fit into a segment of {self._settings.segment_bytes} bytes: "
+                f"entries of {size_bytes} bytes do not fit into a segment of "
+                f"{self._settings.segment_bytes} bytes: "
                 "send smaller batches or raise journal.segment_bytes"
             )
         if self._hand is not None and self._hand.entries:
-            raise InternalError(f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving")
+            raise InternalError(
+                f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving"
+            )
         # Others are waited for before state takes what is kept back.
-        self._roll(size_bytes, (self._settings.reserves, min(left, self._settings.reserves)) if for_state else (self._settings.reserves,))
+        self._roll(
+            size_bytes,
+            (self._settings.reserves, min(left, self._settings.reserves))
+            if for_state
+            else (self._settings.reserves,),
+        )
 
     def commit(self) -> int:
-        """Writes the turn in hand and syncs it; returns its number. Without entries nothing is written: the last number comes back.
+        """Writes the turn in hand and syncs it; returns its number. Without entries nothing is written: the
+        last number comes back.
 
         Raises:
             StorageFailed: the turn may be on the disk or not; so does every later call.
@@ -223,7 +250,8 @@ class Journal(JournalSpace):
         return self._position.turn
 
     def body(self, place: Place, *, verify: bool = True) -> pa.Buffer:
-        """Returns a body without copying it: the mapped segment. Pin the segment as long as the buffer is in use.
+        """Returns a body without copying it: the mapped segment. Pin the segment as long as the buffer is in
+        use.
 
         Args:
             place: as `add` or recovery gave it; its turn must be committed.
@@ -239,13 +267,16 @@ class Journal(JournalSpace):
         view = self._segments.part(place.segment, place.position, place.size)
         if verify and crc32(view) != place.crc:
             raise JournalDamaged(
-                f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the checksum {place.crc:#010x} "
+                f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the "
+                f"checksum {place.crc:#010x} "
                 "that they were stored with: these rows are lost here; restore them from their source"
             )
         return pa.py_buffer(view)
 
     def pin(self, segment: int) -> None:
-        """Keeps a segment's content in place until `unpin`; calls add up. Raises DataLost when it is gone already."""
+        """Keeps a segment's content in place until `unpin`; calls add up. Raises DataLost when it is gone
+        already.
+        """
         self._segments.pin(segment)
 
     def unpin(self, segment: int) -> None:
@@ -255,8 +286,8 @@ class Journal(JournalSpace):
     def reclaim(self, segment: int) -> None:
         """Gives a segment back that nothing needs any more; it leaves once nobody pins it.
 
-        Only segments before the one where the older kept snapshot ends (`SnapshotStore.older_position`) qualify: recovery may begin in
-        that one, even when all its turns are covered.
+        Only segments before the one where the older kept snapshot ends (`SnapshotStore.older_position`)
+        qualify: recovery may begin in that one, even when all its turns are covered.
 
         Raises:
             InternalError: it is the one being written.
@@ -264,12 +295,16 @@ class Journal(JournalSpace):
         """
         self._check()
         if segment == self._current().number:
-            raise InternalError(f"segment {segment} is being written: reclaim it after the next one has begun")
+            raise InternalError(
+                f"segment {segment} is being written: reclaim it after the next one has begun"
+            )
         self._segments.doom(segment)
         self.recycle()
 
     def recycle(self) -> int:
-        """Moves reclaimed segments whose last pin has ended into the pool; returns how many. Also done before a new segment is begun."""
+        """Moves reclaimed segments whose last pin has ended into the pool; returns how many. Also done before
+        a new segment is begun.
+        """
         self._check()
         try:
             return self._segments.recycle()
@@ -287,7 +322,8 @@ class Journal(JournalSpace):
         return self._position.turn + 1
 
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
-        """Removes empty files, so that so much is free: the first of these numbers of bytes that can be had, and `left` files are left.
+        """Removes empty files, so that so much is free: the first of these numbers of bytes that can be had,
+        and `left` files are left.
 
         Returns whether there is more room than before.
 
@@ -317,14 +353,16 @@ class Journal(JournalSpace):
         """Raises StorageFailed when an earlier write failed."""
         if self._failure is not None:
             raise StorageFailed(
-                f"the journal failed earlier ({self._failure}): restart the broker, it recovers what is really on the disk"
+                f"the journal failed earlier ({self._failure}): restart the broker, it recovers what is "
+                f"really on the disk"
             ) from (self._failure if isinstance(self._failure, BaseException) else None)
         self._current()
 
     def _fail(self, error: OSError) -> StorageFailed:
         self._failure = error
         return StorageFailed(
-            f"the journal could not be written behind turn {self._position.turn}: {error}: {remedy_of(error)}, then restart the broker"
+            f"the journal could not be written behind turn {self._position.turn}: {error}: "
+            f"{remedy_of(error)}, then restart the broker"
         )
 
     def _start_in(self, segment: Segment) -> int:
@@ -332,7 +370,10 @@ class Journal(JournalSpace):
         return self._position.position if self._position.segment == segment.number else FIRST_POSITION
 
     def _room(self, segment: Segment, size_bytes: int) -> bool:
-        return frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes) <= segment.size
+        return (
+            frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes)
+            <= segment.size
+        )
 
     def _begin(self, generation: int) -> TurnBuilder:
         segment = self._current()
@@ -357,7 +398,9 @@ class Journal(JournalSpace):
         self._hand = None
 
     def _roll(self, size_bytes: int, left: tuple[int, ...]) -> None:
-        """Begins the next segment, with room for so many bytes, leaving as many files in the pool as possible of those numbers."""
+        """Begins the next segment, with room for so many bytes, leaving as many files in the pool as possible
+        of those numbers.
+        """
         self._hand = None
         if self._segment is not None:
             self.recycle()

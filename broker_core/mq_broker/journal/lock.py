@@ -1,7 +1,8 @@
-"""Who holds a data directory: one process at a time, and only as long as it is still the directory that this process opened.
+"""Who holds a data directory: one process at a time, and only as long as it is still the directory that this
+process opened.
 
-Held are the folder itself, those in it, and the file `lock`, which 0.1.0 knows alone. A file is easily removed, and then made anew by the
-next who comes; a folder goes only together with the data.
+Held are the folder itself, those in it, and the file `lock`, which 0.1.0 knows alone. A file is easily
+removed, and then made anew by the next who comes; a folder goes only together with the data.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class DirectoryLock:
         return lock
 
     def hold_folder(self, folder: Path) -> None:
-        """Locks a folder as well. Where the file system cannot do that with folders (NFS), the file has to do.
+        """Locks a folder as well. Where the file system cannot do that with folders (NFS), the file has to
+        do.
 
         Raises: as `take`.
         """
@@ -83,7 +85,8 @@ class DirectoryLock:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             raise DataDirectoryInUse(
-                f"data directory {self._folder} is in use by process {self._holder()}: stop that broker, or choose another directory with "
+                f"data directory {self._folder} is in use by process {self._holder()}: stop that broker, "
+                f"or choose another directory with "
                 "--data-dir"
             ) from None
 
@@ -107,8 +110,10 @@ class DirectoryLock:
                 is_same, reason = False, f"{error.strerror}"
             if not is_same:
                 raise StorageFailed(
-                    f"{path} is no longer what this broker opened ({reason}): it was removed, moved or unmounted under the running broker. "
-                    f"What was acknowledged is in what it was: put it back at {self._folder}, then start the broker"
+                    f"{path} is no longer what this broker opened ({reason}): it was removed, moved or "
+                    f"unmounted under the running broker. "
+                    f"What was acknowledged is in what it was: put it back at {self._folder}, then start "
+                    f"the broker"
                 )
 
     def close(self) -> None:
@@ -119,7 +124,8 @@ class DirectoryLock:
 
 
 class DirectoryWatch:
-    """Looks every second, on a thread of its own, whether the data directory is still there: writes into removed files succeed for ever.
+    """Looks every second, on a thread of its own, whether the data directory is still there: writes into
+    removed files succeed for ever.
 
     Args:
         check: raises where it is not.

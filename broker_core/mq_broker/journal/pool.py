@@ -1,11 +1,14 @@
-"""The pool of empty segment files: filled ahead of the writer, so that no sync of a turn has to allocate blocks.
+"""The pool of empty segment files: filled ahead of the writer, so that no sync of a turn has to allocate
+blocks.
 
-A file grows under the name `pool-<k>.new`, is synced, and becomes `pool-<k>.mqj`. Recycled segments come back under such a name too, with
-their old bytes: nothing that was written in an earlier use reads as a frame in its place.
+A file grows under the name `pool-<k>.new`, is synced, and becomes `pool-<k>.mqj`. Recycled segments come back
+under such a name too, with their old bytes: nothing that was written in an earlier use reads as a frame in
+its place.
 
-The two smallest files are the *reserves*: rows leave them alone, so that state can still be written when the disk is full. State fills
-the one, and then the other while snapshots cover the first, which comes back. Files for rows begin as small as a reserve and double with
-each one that is taken, up to `segment_bytes`; where the disk has no room for the size that is due, smaller ones do.
+The two smallest files are the *reserves*: rows leave them alone, so that state can still be written when the
+disk is full. State fills the one, and then the other while snapshots cover the first, which comes back. Files
+for rows begin as small as a reserve and double with each one that is taken, up to `segment_bytes`; where the
+disk has no room for the size that is due, smaller ones do.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from mq_broker.journal.settings import JournalSettings
 from mq_wire.errors import StorageFailed, StoreFull
 
 _CHUNK: Final = bytes(1 << 20)
-#: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that moment.
+#: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that
+#: moment.
 _STEP_CHUNKS: Final = 8
 
 
@@ -73,14 +77,18 @@ class SegmentPool:
         self._filler: threading.Thread | None = None
 
     def start(self) -> None:
-        """Takes over the files that an earlier process left, and begins to fill ahead. Until then the folder is not touched."""
+        """Takes over the files that an earlier process left, and begins to fill ahead. Until then the folder
+        is not touched.
+        """
         self._find()
         if self._settings.fill_in_background:
             self._filler = threading.Thread(target=self._fill_ahead, name="segment-pool", daemon=True)
             self._filler.start()
 
     def _find(self) -> None:
-        """Takes over what an earlier process left: whole files stay, the smallest first, as many as are kept ready; the rest goes."""
+        """Takes over what an earlier process left: whole files stay, the smallest first, as many as are kept
+        ready; the rest goes.
+        """
         found = []
         for name in self._disk.list_names():
             if not name.startswith("pool-"):
@@ -93,8 +101,12 @@ class SegmentPool:
                 size = content.size()
                 content.close()
             found.append(PoolFile(name, size))
-        for number, file in enumerate(sorted(found, key=lambda file: (file.size < self.reserve_bytes, file.size))):
-            if file.size >= self.reserve_bytes and (number < self._reserves or (number < self._files_max and file.size == self._due_bytes)):
+        for number, file in enumerate(
+            sorted(found, key=lambda file: (file.size < self.reserve_bytes, file.size))
+        ):
+            if file.size >= self.reserve_bytes and (
+                number < self._reserves or (number < self._files_max and file.size == self._due_bytes)
+            ):
                 self._files.append(file)
             else:
                 self._disk.remove(file.name)
@@ -117,7 +129,8 @@ class SegmentPool:
         return len(self._files) < self._reserves and (self._resting or self._filler is None)
 
     def ensure(self, size_bytes: int, left: int) -> bool:
-        """Says whether a file of this size can be taken so that as many are left; waits for it where the disk has room.
+        """Says whether a file of this size can be taken so that as many are left; waits for it where the disk
+        has room.
 
         Size 0 takes none: it asks whether so many are there.
 
@@ -150,9 +163,11 @@ class SegmentPool:
             return True
 
     def _shrink_reserve(self, left: int) -> bool:
-        """Where rows find no room, a large file that came back as a reserve makes way for one that is as small as a reserve is.
+        """Where rows find no room, a large file that came back as a reserve makes way for one that is as
+        small as a reserve is.
 
-        Returns whether one did. The next file that is filled is the reserve; there is room for another one behind it, or nothing is done.
+        Returns whether one did. The next file that is filled is the reserve; there is room for another one
+        behind it, or nothing is done.
         """
         reserves = sorted(self._files, key=lambda file: file.size)[: self._reserves]
         if left < self._reserves or not reserves or reserves[-1].size <= self.reserve_bytes:
@@ -171,10 +186,12 @@ class SegmentPool:
         return len(self._files) >= left if not size_bytes else self._choice(size_bytes, left) is not None
 
     def _choice(self, size_bytes: int, left: int) -> PoolFile | None:
-        """Returns the file that is to be taken: none of the reserves where others do, else the smaller one."""
+        """Returns the file that is to be taken: none of the reserves where others do, else the smaller
+        one.
+        """
         if len(self._files) <= left:
             return None
-        reserves = sorted(self._files, key=lambda file: file.size)[:self._reserves]
+        reserves = sorted(self._files, key=lambda file: file.size)[: self._reserves]
         others = [file for file in self._files if file not in reserves]
         candidates = others if left >= self._reserves else [*others, *reserves]
         return next((file for file in candidates if file.size >= size_bytes), None)
@@ -184,8 +201,10 @@ class SegmentPool:
         if self._refused_for:
             return StoreFull(f"no room for another journal segment: {self._refused_for}")
         return StoreFull(
-            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes {max(size_bytes, self.reserve_bytes)} "
-            f"and {self.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data directory more space"
+            f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes "
+            f"{max(size_bytes, self.reserve_bytes)} "
+            f"and {self.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data "
+            f"directory more space"
         )
 
     def take(self, size_bytes: int, left: int) -> tuple[PoolFile, DiskFile]:
@@ -201,7 +220,9 @@ class SegmentPool:
         return file, self._disk.open(file.name)
 
     def give(self, name: str, size: int) -> None:
-        """Puts a file of this size (bytes) under a pool name, or removes it when it is not needed; the directory is not synced."""
+        """Puts a file of this size (bytes) under a pool name, or removes it when it is not needed; the
+        directory is not synced.
+        """
         with self._changed:
             is_reserve = size >= self.reserve_bytes and len(self._files) < self._reserves
             if not is_reserve and (size != self._due_bytes or len(self._files) >= self._files_max):
@@ -218,10 +239,11 @@ class SegmentPool:
             self._changed.notify_all()
 
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
-        """Removes files until so many bytes are free: the first of these numbers that can be had, and so many files are left.
+        """Removes files until so many bytes are free: the first of these numbers that can be had, and so many
+        files are left.
 
-        What is free now has not been enough: numbers up to that are wrong, and one file goes at least. Returns whether any went. The
-        directory is not synced.
+        What is free now has not been enough: numbers up to that are wrong, and one file goes at least.
+        Returns whether any went. The directory is not synced.
         """
         with self._changed:
             ordered = sorted(self._files, key=lambda file: file.size)[left:]
@@ -256,11 +278,13 @@ class SegmentPool:
             self._fill_one()
 
     def _wanted(self) -> list[int]:
-        """Returns the sizes of which one is to be filled next, the best first; none where everything is ready."""
+        """Returns the sizes of which one is to be filled next, the best first; none where everything is
+        ready.
+        """
         ordered = sorted(size for _, size in self._files)
         if len(ordered) < self._reserves:
             return [self.reserve_bytes]
-        if self._asked_bytes > max(ordered[self._reserves:], default=0):
+        if self._asked_bytes > max(ordered[self._reserves :], default=0):
             return self._sizes(max(self._asked_bytes, self.reserve_bytes))
         if len(ordered) < self._reserves + self._settings.pool_segments - 1:
             return self._sizes(self.reserve_bytes)
@@ -316,16 +340,19 @@ class SegmentPool:
             self._changed.notify_all()
 
     def _fill(self, name: str, sizes: list[int]) -> int:
-        """Writes zeros and syncs; returns the size, the first that there is room for, or 0 when the pool was closed meanwhile."""
-        # Asked first: an attempt that fails would take the last of the room from others as long as it lasts, again and again.
+        """Writes zeros and syncs; returns the size, the first that there is room for, or 0 when the pool was
+        closed meanwhile.
+        """
+        # Asked first: an attempt that fails would take the last of the room from others as long as it lasts,
+        # again and again.
         free = self._disk.free_bytes() - self.spare_bytes
         size = next((size for size in sizes if size <= free), 0)
         if not size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
         file = self._disk.create(name)
         try:
-            # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then zeros: into blocks that were
-            # never written, the sync of a turn is slower.
+            # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then
+            # zeros: into blocks that were never written, the sync of a turn is slower.
             size = _allocate(file, sizes[sizes.index(size) :])
             step = _STEP_CHUNKS * len(_CHUNK)
             for position in range(0, size, step):

@@ -2,16 +2,23 @@
 
 The rules, with *last* for the last turn that was accepted:
 
-1. The next turn is number last + 1. It begins where *last* ended, or, when the writer had no room there, at the front of the next segment.
-2. A turn counts when every byte of it is right: frames in their place, bodies, padding, entries counted, and its trailer holds the CRC of
-   *last*'s trailer. Its generation is that of *last*, or the next one when it has no entries (it opens that generation).
-3. Otherwise the journal ends here, and the bytes behind are a torn tail: one turn is in flight at a time, so this one was never receipted.
-4. Unless a frame or trailer of turn last + 2 or later, of the same or a newer generation, stands in its place further behind: turn
-   last + 1 was synced before that was begun, so acknowledged data is damaged. The same when the journal ends before the snapshot's turn.
+1. The next turn is number last + 1. It begins where *last* ended, or, when the writer had no room there, at
+the front of the next segment.
+2. A turn counts when every byte of it is right: frames in their place, bodies, padding, entries counted, and
+its trailer holds the CRC of
+   *last*'s trailer. Its generation is that of *last*, or the next one when it has no entries (it opens that
+   generation).
+3. Otherwise the journal ends here, and the bytes behind are a torn tail: one turn is in flight at a time, so
+this one was never receipted.
+4. Unless a frame or trailer of turn last + 2 or later, of the same or a newer generation, stands in its place
+further behind: turn
+   last + 1 was synced before that was begun, so acknowledged data is damaged. The same when the journal ends
+   before the snapshot's turn.
 
-Frames of older generations are remains of turns that were cut. They never reach number last + 2: a cut takes away one turn, and the next
-generation opens with its number. After recovery the journal therefore opens a generation, cut or not; but where the last one has just been
-opened and nothing was begun in it, that one does.
+Frames of older generations are remains of turns that were cut. They never reach number last + 2: a cut takes
+away one turn, and the next generation opens with its number. After recovery the journal therefore opens a
+generation, cut or not; but where the last one has just been opened and nothing was begun in it, that one
+does.
 
 What cannot be told apart: rot in the very last turn looks like a turn that was never finished.
 """
@@ -29,12 +36,17 @@ from mq_broker.journal.frames import MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKi
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_wire.errors import JournalDamaged
 
-_REMEDY: Final = "`mq verify` shows what it costs, `mq repair` takes it out, or restore the data directory from a copy; nothing was changed"
+_REMEDY: Final = (
+    "`mq verify` shows what it costs, `mq repair` takes it out, or restore the data directory "
+    "from a copy; nothing was changed"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """The place behind one turn: its segment, the position where it ends, its number, generation and the CRC of its trailer."""
+    """The place behind one turn: its segment, the position where it ends, its number, generation and the CRC
+    of its trailer.
+    """
 
     segment: int
     position: int
@@ -53,7 +65,6 @@ class Entry(NamedTuple):
     header: memoryview
     body: memoryview | None
     place: Place | None
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,8 @@ class TurnReader:
         self.position = start or BEGINNING
         #: The last turn that was read, None when there is none behind the start.
         self.last: Turn | None = None
-        #: Whether the journal ends with the turn that opens a generation, and nothing was ever begun behind it: the next process may go on
-        #: in that generation, and a start after a start writes nothing.
+        #: Whether the journal ends with the turn that opens a generation, and nothing was ever begun behind
+        #: it: the next process may go on in that generation, and a start after a start writes nothing.
         self.is_fresh = False
 
     def __iter__(self) -> Iterator[Turn]:
@@ -130,23 +141,38 @@ class TurnReader:
             if (frame.turn, frame.generation, frame.index) != (expected, generation, len(entries)):
                 return Reading.STALE
             entries_crc = frames.add_entry_crc(entries_crc, frame.crc)
-            entries.append(Entry(frame.header, body, frame.place()) if frame.has_body else Entry(frame.header, None, None))
+            entries.append(
+                Entry(frame.header, body, frame.place())
+                if frame.has_body
+                else Entry(frame.header, None, None)
+            )
             position = frame.end
         closing = self._read_trailer(segment, view, position)
         if isinstance(closing, Reading):
             return closing
         frame, trailer = closing
-        if (frame.turn, frame.index) != (expected, len(entries)) or (entries and frame.generation != generation):
+        if (frame.turn, frame.index) != (expected, len(entries)) or (
+            entries and frame.generation != generation
+        ):
             return Reading.STALE
-        if trailer != Trailer(start, self.position.trailer_crc, entries_crc) or not self._follows(frame.generation, entries):
+        if trailer != Trailer(start, self.position.trailer_crc, entries_crc) or not self._follows(
+            frame.generation, entries
+        ):
             return Reading.STALE
-        return Turn(expected, entries, start, JournalPosition(number, frame.end, expected, frame.generation, frame.crc))
+        return Turn(
+            expected,
+            entries,
+            start,
+            JournalPosition(number, frame.end, expected, frame.generation, frame.crc),
+        )
 
     def _follows(self, generation: int, entries: list[Entry]) -> bool:
         last = self.position.generation
         return generation == last or (generation == last + 1 and not entries)
 
-    def _read_trailer(self, segment: Segment, view: memoryview, position: int) -> tuple[Frame, Trailer] | Reading:
+    def _read_trailer(
+        self, segment: Segment, view: memoryview, position: int
+    ) -> tuple[Frame, Trailer] | Reading:
         """Reads the trailer of a turn whose last entry ends at `position`."""
         at = frames.align(position + TRAILER_BYTES, segment.sector_bytes) - TRAILER_BYTES
         if not frames.is_zero(view, position, at):
@@ -167,17 +193,22 @@ class TurnReader:
         evidence = next((frame for frame in behind if frame.turn >= end.turn + 2), None)
         if evidence is not None:
             raise JournalDamaged(
-                f"{place}: turn {end.turn + 1} is damaged ({reading.value}): turn {evidence.turn} stands behind it at segment "
-                f"{evidence.segment}, position {evidence.position}, so turn {end.turn + 1} had been acknowledged: {_REMEDY}"
+                f"{place}: turn {end.turn + 1} is damaged ({reading.value}): turn {evidence.turn} stands "
+                f"behind it at segment "
+                f"{evidence.segment}, position {evidence.position}, so turn {end.turn + 1} had been "
+                f"acknowledged: {_REMEDY}"
             )
         if self.last is not None:
             self.is_fresh = not self.last.entries and not any(frame.turn == end.turn + 1 for frame in behind)
             return
         if self._start is None:
-            raise JournalDamaged(f"{place}: turn 1 is damaged ({reading.value}), the journal has no readable turn: {_REMEDY}")
+            raise JournalDamaged(
+                f"{place}: turn 1 is damaged ({reading.value}), the journal has no readable turn: {_REMEDY}"
+            )
         if not self._ends_with(self._start):
             raise JournalDamaged(
-                f"{place}: the journal ends before turn {end.turn}, which the snapshot covers ({reading.value}): "
+                f"{place}: the journal ends before turn {end.turn}, which the snapshot covers "
+                f"({reading.value}): "
                 f"files of different times were mixed, or the disk lost acknowledged data: {_REMEDY}"
             )
 
@@ -186,10 +217,16 @@ class TurnReader:
         view = self._segments.whole(self._segments[start.segment])
         at = start.position - TRAILER_BYTES
         frame = frames.decode(view, start.segment, at, self._seed) if at >= FIRST_POSITION else Reading.BROKEN
-        return isinstance(frame, Frame) and (frame.turn, frame.generation, frame.crc) == (start.turn, start.generation, start.trailer_crc)
+        return isinstance(frame, Frame) and (frame.turn, frame.generation, frame.crc) == (
+            start.turn,
+            start.generation,
+            start.trailer_crc,
+        )
 
     def _behind(self) -> Iterator[Frame]:
-        """Yields frames behind the end that are no older than the last turn: of the turn that was in flight, or proof of a later one."""
+        """Yields frames behind the end that are no older than the last turn: of the turn that was in flight,
+        or proof of a later one.
+        """
         for segment in self._segments:
             if segment.number < self.position.segment:
                 continue
@@ -206,7 +243,9 @@ class TurnReader:
 
 
 def candidates(view: memoryview, first: int, sector_bytes: int) -> list[int]:
-    """Returns the positions from `first` on where a turn could begin or its trailer stand, and where a frame's magic is."""
+    """Returns the positions from `first` on where a turn could begin or its trailer stand, and where a
+    frame's magic is.
+    """
     words = np.frombuffer(view[: len(view) // 4 * 4], "<u4")
     found = []
     for phase in (first, first + sector_bytes - TRAILER_BYTES):

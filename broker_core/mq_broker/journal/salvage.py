@@ -1,7 +1,8 @@
 """Reading a journal that is damaged: every turn that is whole, and what is left of the others.
 
-Recovery stops at the first wrong byte. Here each segment is read by itself: turns that are whole, and between them stretches that do not
-read. Of a stretch, single entries may be left; a frame's checksum covers its place and its turn, so none can be mistaken for another.
+Recovery stops at the first wrong byte. Here each segment is read by itself: turns that are whole, and between
+them stretches that do not read. Of a stretch, single entries may be left; a frame's checksum covers its place
+and its turn, so none can be mistaken for another.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
 from mq_wire.checksum import crc32
 from mq_wire.errors import JournalDamaged
 
-#: Trailers that are looked at to find the one of a turn; a turn has one, and remains of others may stand before it.
+#: Trailers that are looked at to find the one of a turn; a turn has one, and remains of others may stand
+#: before it.
 _TRAILERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LeftEntry:
-    """An entry of a turn that is not whole. `body` is None also where it is damaged; `place` tells whether there was one."""
+    """An entry of a turn that is not whole. `body` is None also where it is damaged; `place` tells whether
+    there was one.
+    """
 
     turn: int
     generation: int
@@ -67,7 +71,8 @@ class SalvageReader(TurnReader):
     """Reads segments one by one, whatever is damaged in them."""
 
     def read(self, segment: Segment) -> Iterator[Turn | Stretch]:
-        """Yields what a segment holds, in order; the last one is the stretch behind its last whole turn, mostly unused.
+        """Yields what a segment holds, in order; the last one is the stretch behind its last whole turn,
+        mostly unused.
 
         `position` is behind the last whole turn, also of the segments before.
         """
@@ -110,19 +115,29 @@ class SalvageReader(TurnReader):
         self.position = last
         return None
 
-    def _read_at(self, segment: Segment, view: memoryview, start: int, frame: Frame, places: list[int]) -> Turn | None:
-        """Reads the turn of `frame` that begins at `start`, by the trailer that says so: it names the turn before it too."""
+    def _read_at(
+        self, segment: Segment, view: memoryview, start: int, frame: Frame, places: list[int]
+    ) -> Turn | None:
+        """Reads the turn of `frame` that begins at `start`, by the trailer that says so: it names the turn
+        before it too.
+        """
         last = self.position
         behind = np.searchsorted(places, frame.position)
         for position in places[int(behind) : int(behind) + _TRAILERS_MAX]:
             closing = frames.decode(view, segment.number, position, self._seed)
-            if not isinstance(closing, Frame) or closing.kind is not FrameKind.TRAILER or closing.turn != frame.turn:
+            if (
+                not isinstance(closing, Frame)
+                or closing.kind is not FrameKind.TRAILER
+                or closing.turn != frame.turn
+            ):
                 continue
             trailer = frames.decode_trailer_header(closing.header)
             if trailer is None or trailer.start != start or start < FIRST_POSITION:
                 continue
             for generation in (closing.generation, closing.generation - 1):
-                self.position = JournalPosition(segment.number, start, closing.turn - 1, generation, trailer.previous_crc)
+                self.position = JournalPosition(
+                    segment.number, start, closing.turn - 1, generation, trailer.previous_crc
+                )
                 found = self._read_turn(segment.number, start)
                 self.position = last
                 if not isinstance(found, Reading):
@@ -135,18 +150,27 @@ class SalvageReader(TurnReader):
         last = self.position
         words = np.frombuffer(view[start : end // 4 * 4], "<u4")
         at = start
-        for position in (np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC_NUMBER) * ALIGNMENT + start).tolist():
+        for position in (
+            np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC_NUMBER) * ALIGNMENT + start
+        ).tolist():
             frame = frames.decode(view, number, position, self._seed) if position >= at else Reading.STALE
             if not isinstance(frame, Frame):
                 continue
             if frame.turn <= last.turn or frame.generation < last.generation or frame.end > end:
                 continue
-            stretch.turn, stretch.generation = max(stretch.turn, frame.turn), max(stretch.generation, frame.generation)
+            stretch.turn, stretch.generation = (
+                max(stretch.turn, frame.turn),
+                max(stretch.generation, frame.generation),
+            )
             body = _body_alone(view, frame)
             if frame.kind is FrameKind.ENTRY:
                 place = frame.place() if frame.has_body else None
-                stretch.entries.append(LeftEntry(frame.turn, frame.generation, frame.index, frame.header, body, place))
-                if stretch.wrong_at < 0 and (position > at or (frame.has_body and frames.body_of(view, frame) is None)):
+                stretch.entries.append(
+                    LeftEntry(frame.turn, frame.generation, frame.index, frame.header, body, place)
+                )
+                if stretch.wrong_at < 0 and (
+                    position > at or (frame.has_body and frames.body_of(view, frame) is None)
+                ):
                     stretch.wrong_at = at if position > at else position
             elif frame.kind is FrameKind.TRAILER:
                 stretch.counts[frame.turn] = frame.index
@@ -177,8 +201,6 @@ def is_whole(segments: Segments, place: Place) -> bool:
     except JournalDamaged:
         return False
     return len(body) == place.size and crc32(body) == place.crc
-
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +260,8 @@ def _told(error: JournalDamaged) -> tuple[str, int, str]:
 
 
 class Relabelled:
-    """A disk of which some files stand under the names that their content claims, or are hidden. Else it is the disk below.
+    """A disk of which some files stand under the names that their content claims, or are hidden. Else it is
+    the disk below.
 
     Args:
         disk: below.

@@ -1,6 +1,7 @@
 """Segments: the files of the journal, numbered without gaps in the order of their use.
 
-The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are used (little-endian, version 1, format for ever):
+The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are used (little-endian, version 1,
+format for ever):
 
      0 | magic "MQJS"                  | version | zeros               |
      8 | uuid of the journal, 16 bytes                                 |
@@ -10,15 +11,18 @@ The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are u
     48 | sector bytes                  | zeros                         |
     56 | zeros                         | CRC of bytes 0-59             |
 
-Header and file are durable before the file gets its name, so a named segment with another header is damaged. Turns follow from 4096 on.
+Header and file are durable before the file gets its name, so a named segment with another header is damaged.
+Turns follow from 4096 on.
 
-At 64 stands, once the next segment is durable under its name and before anything is written into it, that there is one (32 bytes):
+At 64 stands, once the next segment is durable under its name and before anything is written into it, that
+there is one (32 bytes):
 
     64 | magic "MQJN"                  | CRC of the rest               |
     72 | uuid of the journal, 16 bytes                                 |
     88 | number of the next segment                                    |
 
-Without, the journal would seem to end here if the next file were lost. The mark goes when a next segment that holds nothing is given back.
+Without, the journal would seem to end here if the next file were lost. The mark goes when a next segment that
+holds nothing is given back.
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ def segment_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Segment:
-    """One segment file. `first_turn` is None when its header is damaged (only in segments that recovery need not read)."""
+    """One segment file. `first_turn` is None when its header is damaged (only in segments that recovery need
+    not read).
+    """
 
     number: int
     first_turn: int | None
@@ -87,17 +93,26 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
     """
     name = segment_name(number)
     if len(header) < _HEADER.size:
-        raise JournalDamaged(f"{name} has {file_bytes} bytes and no header: restore the data directory from a copy")
+        raise JournalDamaged(
+            f"{name} has {file_bytes} bytes and no header: restore the data directory from a copy"
+        )
     magic, version, of, at_number, first_turn, size, sector_bytes, crc = _HEADER.unpack_from(header)
     if magic != MAGIC or crc32(header[:_CRC_AT]) != crc:
-        raise JournalDamaged(f"{name}, position 0: the header is damaged: restore the data directory from a copy")
+        raise JournalDamaged(
+            f"{name}, position 0: the header is damaged: restore the data directory from a copy"
+        )
     if version != VERSION:
-        raise DataDirectoryUnusable(f"{name} has version {version}, this program knows {VERSION}: start the mq broker that wrote it")
+        raise DataDirectoryUnusable(
+            f"{name} has version {version}, this program knows {VERSION}: start the mq broker that wrote it"
+        )
     if of != uuid.bytes:
-        raise DataDirectoryUnusable(f"{name} belongs to journal {UUID(bytes=of)}, not to {uuid}: do not mix files of data directories")
+        raise DataDirectoryUnusable(
+            f"{name} belongs to journal {UUID(bytes=of)}, not to {uuid}: do not mix files of data directories"
+        )
     if at_number != number or size != file_bytes:
         raise JournalDamaged(
-            f"{name} says it is segment {at_number} of {size} bytes and has {file_bytes} bytes: restore the data directory from a copy"
+            f"{name} says it is segment {at_number} of {size} bytes and has {file_bytes} bytes: restore "
+            f"the data directory from a copy"
         )
     return Segment(number, first_turn, size, sector_bytes)
 
@@ -110,15 +125,19 @@ def encode_next(uuid: UUID, number: int) -> bytes:
 
 def size_in(header: bytes) -> int | None:
     """Returns the size that a header says its file has, None where it is damaged."""
-    whole = len(header) >= _HEADER.size and crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
+    whole = (
+        len(header) >= _HEADER.size
+        and crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
+    )
     return int(_HEADER.unpack_from(header)[5]) if whole else None
 
 
 class Segments:
     """All segments of one journal, their maps and their pins.
 
-    The writer adds and recycles; any thread may map and pin. A map outlives its segment's file, but not its content: who reads bytes
-    outside the writer's thread pins the segment as long as the bytes are in use, else recycling would put others in their place.
+    The writer adds and recycles; any thread may map and pin. A map outlives its segment's file, but not its
+    content: who reads bytes outside the writer's thread pins the segment as long as the bytes are in use,
+        else recycling would put others in their place.
 
     Args:
         disk: the journal's folder.
@@ -143,8 +162,8 @@ class Segments:
         """Takes over the segments of the folder.
 
         Args:
-            needed_from: first segment that recovery reads. One before it may have a damaged header: its rows have checksums of their own.
-                None = all of them may, and any may be missing.
+            needed_from: first segment that recovery reads. One before it may have a damaged header: its rows
+                have checksums of their own. None = all of them may, and any may be missing.
 
         Raises:
             JournalDamaged: a header is damaged, or a segment is missing among those that recovery reads.
@@ -176,8 +195,10 @@ class Segments:
         for number in range(needed_from, max(end, needed_from) + 1):
             if number not in self._by_number:
                 raise JournalDamaged(
-                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the last one is {end}): "
-                    "`mq verify` shows what it costs; put the file back, or let `mq repair` do without; nothing was changed"
+                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the "
+                    f"last one is {end}): "
+                    "`mq verify` shows what it costs; put the file back, or let `mq repair` do without; "
+                    "nothing was changed"
                 )
 
     def __iter__(self) -> Iterator[Segment]:
@@ -194,7 +215,8 @@ class Segments:
         return self._by_number.get(number)
 
     def open_next(self, first_turn: int, size_bytes: int, left: int) -> tuple[Segment, DiskFile]:
-        """Makes the next segment from a file of the pool, durable under its name before anything is written into it.
+        """Makes the next segment from a file of the pool, durable under its name before anything is written
+        into it.
 
         `size_bytes` and `left` are what was ensured.
         """
@@ -211,7 +233,9 @@ class Segments:
     def note_next(self, segment: Segment, file: DiskFile, *, exists: bool) -> None:
         """Writes into the segment's header, durably, whether there is a next one."""
         if segment.followed != exists:
-            file.write_at([encode_next(self._uuid, segment.number) if exists else bytes(_NEXT.size)], _NEXT_AT)
+            file.write_at(
+                [encode_next(self._uuid, segment.number) if exists else bytes(_NEXT.size)], _NEXT_AT
+            )
             file.sync()
             segment.followed = exists
 
@@ -236,7 +260,8 @@ class Segments:
             return view
 
     def whole(self, segment: Segment) -> memoryview:
-        """Returns what `view` does, once the device has read all of it: for who goes through a segment at a start or a repair.
+        """Returns what `view` does, once the device has read all of it: for who goes through a segment at a
+        start or a repair.
 
         Raises:
             JournalDamaged: the device cannot read it.
@@ -247,7 +272,8 @@ class Segments:
                 read_in(view, 0, len(view))
             except OSError as error:
                 raise JournalDamaged(
-                    f"{segment_name(segment.number)}: {error}: copy the directory to another disk with a tool that goes on behind bad "
+                    f"{segment_name(segment.number)}: {error}: copy the directory to another disk with a "
+                    f"tool that goes on behind bad "
                     "sectors, such as ddrescue, and run `mq repair` on the copy"
                 ) from error
             segment.is_read = True
@@ -270,7 +296,9 @@ class Segments:
         except OSError as error:
             if error.errno == errno.ENOMEM:
                 raise _unmapped(number, error) from error
-            raise JournalDamaged(f"segment {number}, position {position}: {size} bytes: {error}: these rows are lost here") from error
+            raise JournalDamaged(
+                f"segment {number}, position {position}: {size} bytes: {error}: these rows are lost here"
+            ) from error
         return whole[position : position + size]
 
     def pin(self, number: int) -> None:
@@ -318,4 +346,6 @@ def _unmapped(number: int, error: OSError) -> StorageFailed:
 
 
 def _gone(number: int) -> DataLost:
-    return DataLost(f"segment {number} is no longer kept: its rows were acknowledged or moved; look them up anew")
+    return DataLost(
+        f"segment {number} is no longer kept: its rows were acknowledged or moved; look them up anew"
+    )

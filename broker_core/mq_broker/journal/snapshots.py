@@ -1,14 +1,17 @@
 """Snapshots: the state at one synced turn, in parts, so that only what has changed is written.
 
-    pack-<n>.mqk        parts that were written by snapshot n: frames of kind PART, the header is the key, the body the part
-    manifest-<n>.mqm    one frame of kind MANIFEST: its body (JSON) names the turn and, for each key, pack, position, size and CRC
+    pack-<n>.mqk        parts that were written by snapshot n: frames of kind PART, the header is the key, the
+    body the part manifest-<n>.mqm    one frame of kind MANIFEST: its body (JSON) names the turn and, for each
+    key, pack, position, size and CRC
 
-Both are written under `<name>.new`, synced and renamed, the pack before the manifest. In these frames the segment is the number of the file
-and turn and generation are those of the snapshot, so a file under another's name does not read.
+Both are written under `<name>.new`, synced and renamed, the pack before the manifest. In these frames the
+segment is the number of the file and turn and generation are those of the snapshot, so a file under another's
+name does not read.
 
-The two newest manifests are kept, and no pack serves both: what is damaged in one file never spoils both. So an unchanged part lies in
-either's packs, and a snapshot takes over the places of the one before the last where the part has not changed since, else a copy. A pack
-lives while a manifest names it; one of which less than half is live is written anew, and so is one that is old.
+The two newest manifests are kept, and no pack serves both: what is damaged in one file never spoils both. So
+an unchanged part lies in either's packs, and a snapshot takes over the places of the one before the last
+where the part has not changed since, else a copy. A pack lives while a manifest names it; one of which less
+than half is live is written anew, and so is one that is old.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class SnapshotStore:
         #: Manifests that did not read, with the reason; they are removed with the next snapshot.
         self.damaged: list[str] = []
         self._last_number = 0
-        #: Keys whose parts are the same in both kept snapshots; after a start that is not known, so all is copied once.
+        #: Keys whose parts are the same in both kept snapshots; after a start that is not known, so all is
+        #: copied once.
         self._same: set[str] = set()
         self._any_state = any_state
         self._find()
@@ -87,7 +91,8 @@ class SnapshotStore:
     def _find(self) -> None:
         """Takes the two newest snapshots that are whole, each part of them checked.
 
-        Also of the older one: what it needs of the journal is all that is kept. A manifest without its pack may have come back in a crash.
+        Also of the older one: what it needs of the journal is all that is kept. A manifest without its pack
+            may have come back in a crash.
         """
         for name in self._disk.list_names():
             kind, _, rest = name.partition("-")
@@ -105,12 +110,15 @@ class SnapshotStore:
         del self._kept[2:]
         if self.damaged and not self._kept and not self._any_state:
             raise JournalDamaged(
-                f"no snapshot is whole: {'; '.join(self.damaged)}: `mq verify` shows what it costs, `mq repair` goes on with what is left, "
+                f"no snapshot is whole: {'; '.join(self.damaged)}: `mq verify` shows what it costs, `mq "
+                f"repair` goes on with what is left, "
                 "or restore the data directory from a copy; nothing was changed"
             )
 
     def load(self) -> tuple[JournalPosition, Iterator[tuple[str, bytes]]] | None:
-        """Returns the newest whole snapshot: its position and its parts (key, bytes); None when there was never one."""
+        """Returns the newest whole snapshot: its position and its parts (key, bytes); None when there was
+        never one.
+        """
         if not self._kept:
             return None
         manifest = self._kept[0]
@@ -128,9 +136,13 @@ class SnapshotStore:
         return self._kept[1].position if len(self._kept) > 1 else None
 
     def sizes(self) -> tuple[int, int]:
-        """Returns about how many bytes all of the newest snapshot takes by itself, and how many both that are kept take now."""
+        """Returns about how many bytes all of the newest snapshot takes by itself, and how many both that are
+        kept take now.
+        """
         parts = self._kept[0].parts if self._kept else {}
-        whole = sum(frames.frame_bytes(len(key.encode()), place.size) + _ROW_BYTES for key, place in parts.items())
+        whole = sum(
+            frames.frame_bytes(len(key.encode()), place.size) + _ROW_BYTES for key, place in parts.items()
+        )
         return whole, sum(self._size_of(name) for name in self._wanted())
 
     def _wanted(self) -> set[str]:
@@ -144,7 +156,9 @@ class SnapshotStore:
         finally:
             file.close()
 
-    def write(self, position: JournalPosition, parts: Iterable[tuple[str, bytes]], keep: Iterable[str] = ()) -> None:
+    def write(
+        self, position: JournalPosition, parts: Iterable[tuple[str, bytes]], keep: Iterable[str] = ()
+    ) -> None:
         """Writes a snapshot; afterwards it is the newest. What fails leaves the snapshots as they were.
 
         Args:
@@ -156,7 +170,8 @@ class SnapshotStore:
             StoreFull: no room.
             StorageFailed: a write or sync failed.
             JournalDamaged: an unchanged part that had to be copied is rotten: write all parts anew.
-            InternalError: a key twice, one to keep that the newest snapshot does not have, or a part of more than `PART_BYTES_MAX`.
+            InternalError: a key twice, one to keep that the newest snapshot does not have, or a part of more
+                than `PART_BYTES_MAX`.
         """
         number = self._last_number + 1
         self._last_number = number
@@ -167,13 +182,19 @@ class SnapshotStore:
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start finds either state, each whole.
+            # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start
+            # finds either state, each whole.
             if error.errno in FULL and manifest_name(number) not in self._disk.list_names():
                 self._remove_aside(number)
                 reason = why_full(error, self._disk)
-                least = f"it needs more than the {self._disk.free_bytes()} bytes that are free: consume and acknowledge, or add space"
+                least = (
+                    f"it needs more than the {self._disk.free_bytes()} bytes that are free: consume "
+                    f"and acknowledge, or add space"
+                )
                 raise StoreFull(f"snapshot {number} could not be written: {reason or least}") from error
-            raise StorageFailed(f"snapshot {number} of turn {position.turn} could not be written: {error}: {remedy_of(error)}") from error
+            raise StorageFailed(
+                f"snapshot {number} of turn {position.turn} could not be written: {error}: {remedy_of(error)}"
+            ) from error
         self._kept = [manifest, *self._kept[:1]]
         self._same = set(kept)
         self.damaged.clear()
@@ -184,12 +205,20 @@ class SnapshotStore:
         try:
             return {key: newest[key] for key in keep}
         except KeyError as error:
-            raise InternalError(f"part {error} is to be kept, and the newest snapshot does not have it: write it") from None
+            raise InternalError(
+                f"part {error} is to be kept, and the newest snapshot does not have it: write it"
+            ) from None
 
     def _write_pack(
-        self, number: int, position: JournalPosition, parts: Iterable[tuple[str, bytes]], kept: dict[str, Place]
+        self,
+        number: int,
+        position: JournalPosition,
+        parts: Iterable[tuple[str, bytes]],
+        kept: dict[str, Place],
     ) -> Manifest:
-        """Writes changed parts into a new pack, and unchanged ones that only the newest snapshot has, or in packs mostly dead or old."""
+        """Writes changed parts into a new pack, and unchanged ones that only the newest snapshot has, or in
+        packs mostly dead or old.
+        """
         older = self._kept[1].parts if len(self._kept) > 1 else {}
         places = {key: older[key] for key in kept if key in self._same and key in older}
         worn = self._worn_packs(number, places)
@@ -201,10 +230,13 @@ class SnapshotStore:
             writer = _PackWriter(file, self._seed, number, position)
             for key, body in chain(parts, self._copies(copied)):
                 if key in places:
-                    raise InternalError(f"part {key!r} of snapshot {number} is given twice: written or kept, not both")
+                    raise InternalError(
+                        f"part {key!r} of snapshot {number} is given twice: written or kept, not both"
+                    )
                 if len(body) > PART_BYTES_MAX:
                     raise InternalError(
-                        f"part {key!r} of snapshot {number} has {len(body)} bytes, the limit is {PART_BYTES_MAX}: it must be cut into "
+                        f"part {key!r} of snapshot {number} has {len(body)} bytes, the limit is "
+                        f"{PART_BYTES_MAX}: it must be cut into "
                         "pieces; nothing was written"
                     )
                 places[key] = writer.add(key, body)
@@ -222,7 +254,9 @@ class SnapshotStore:
     def _worn_packs(self, number: int, kept: dict[str, Place]) -> set[int]:
         live: dict[int, int] = {}
         for key, place in kept.items():
-            live[place.segment] = live.get(place.segment, 0) + frames.frame_bytes(len(key.encode()), place.size)
+            live[place.segment] = live.get(place.segment, 0) + frames.frame_bytes(
+                len(key.encode()), place.size
+            )
         worn = set()
         for pack, live_bytes in live.items():
             if 2 * live_bytes < self._size_of(pack_name(pack)) or number - pack > PACK_AGE_MAX:
@@ -233,8 +267,13 @@ class SnapshotStore:
         return self._parts(self._kept[0], copied) if copied else iter(())
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        rows = [[key, place.segment, place.position, place.size, place.crc] for key, place in sorted(manifest.parts.items())]
-        body = json.dumps({"parts": rows, "position": asdict(manifest.position)}, separators=(",", ":"), ensure_ascii=True).encode()
+        rows = [
+            [key, place.segment, place.position, place.size, place.crc]
+            for key, place in sorted(manifest.parts.items())
+        ]
+        body = json.dumps(
+            {"parts": rows, "position": asdict(manifest.position)}, separators=(",", ":"), ensure_ascii=True
+        ).encode()
         name = manifest_name(manifest.number)
         file = self._disk.create(name + ".new")
         try:
@@ -256,9 +295,15 @@ class SnapshotStore:
             raise JournalDamaged(f"{manifest_name(number)}, position 0: {why}")
         body = frames.body_of(view, frame)
         if body is None:
-            raise JournalDamaged(f"{manifest_name(number)}, position {frame.body_position}: the table of contents is damaged")
+            raise JournalDamaged(
+                f"{manifest_name(number)}, position {frame.body_position}: the table of contents is damaged"
+            )
         content = json.loads(bytes(body))
-        return Manifest(number, JournalPosition(**content["position"]), {key: Place(*place) for key, *place in content["parts"]})
+        return Manifest(
+            number,
+            JournalPosition(**content["position"]),
+            {key: Place(*place) for key, *place in content["parts"]},
+        )
 
     def _check_parts(self, manifest: Manifest) -> None:
         for _ in self._parts(manifest, manifest.parts):
@@ -275,10 +320,18 @@ class SnapshotStore:
             head = frames.frame_bytes(len(key.encode()), None)
             _read_in(view, place.position - head, head + place.size, name)
             frame = frames.decode(view, place.segment, place.position - head, self._seed)
-            whole = isinstance(frame, Frame) and frame.kind is FrameKind.PART and frame.header == key.encode() and frame.place() == place
+            whole = (
+                isinstance(frame, Frame)
+                and frame.kind is FrameKind.PART
+                and frame.header == key.encode()
+                and frame.place() == place
+            )
             body = frames.body_of(view, frame) if isinstance(frame, Frame) and whole else None
             if body is None:
-                raise JournalDamaged(f"{name}, position {place.position}: part {key!r} of snapshot {manifest.number} is damaged")
+                raise JournalDamaged(
+                    f"{name}, position {place.position}: part {key!r} of snapshot {manifest.number} is "
+                    f"damaged"
+                )
             yield key, bytes(body)
 
     def _map(self, name: str) -> memoryview:
@@ -294,21 +347,31 @@ class SnapshotStore:
             file.close()
 
     def _numbers(self, prefix: str, suffix: str) -> list[int]:
-        stems = [name.removeprefix(prefix).removesuffix(suffix) for name in self._disk.list_names() if name.startswith(prefix)]
+        stems = [
+            name.removeprefix(prefix).removesuffix(suffix)
+            for name in self._disk.list_names()
+            if name.startswith(prefix)
+        ]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def _sweep(self) -> None:
-        """Removes what neither kept manifest names; names that come back after a crash are swept next time."""
+        """Removes what neither kept manifest names; names that come back after a crash are swept next
+        time.
+        """
         wanted = self._wanted()
         try:
             for name in self._disk.list_names():
                 if name not in wanted and name.startswith(("pack-", "manifest-")):
                     self._disk.remove(name)
         except OSError as error:
-            raise StorageFailed(f"old snapshot files could not be removed: {error}: {remedy_of(error)}") from error
+            raise StorageFailed(
+                f"old snapshot files could not be removed: {error}: {remedy_of(error)}"
+            ) from error
 
     def _remove_aside(self, number: int) -> None:
-        """Frees the room of a snapshot that has no manifest; where even that fails, the next sweep does it."""
+        """Frees the room of a snapshot that has no manifest; where even that fails, the next sweep
+        does it.
+        """
         for name in self._disk.list_names():
             if name.endswith(".new") or name == pack_name(number):
                 with contextlib.suppress(OSError):
@@ -319,7 +382,12 @@ class _PackWriter:
     """Appends frames to a file, in writes of about a megabyte."""
 
     def __init__(
-        self, file: DiskFile, seed: int, number: int, position: JournalPosition, kind: FrameKind = FrameKind.PART
+        self,
+        file: DiskFile,
+        seed: int,
+        number: int,
+        position: JournalPosition,
+        kind: FrameKind = FrameKind.PART,
     ) -> None:
         self._file = file
         self._seed = seed

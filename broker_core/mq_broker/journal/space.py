@@ -28,9 +28,11 @@ class JournalSpace:
         raise NotImplementedError
 
     def segments(self) -> list[tuple[int, int, int]]:
-        """Returns (number, first turn, last turn) of each segment that is kept, in order; those that wait for a pin to end are left out.
+        """Returns (number, first turn, last turn) of each segment that is kept, in order; those that wait for
+        a pin to end are left out.
 
-        A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later, never too early.
+        A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later,
+        never too early.
         """
         rows: list[tuple[int, int, int]] = []
         following = self._position.turn + 1
@@ -48,7 +50,9 @@ class JournalSpace:
 
     @property
     def state_bytes_max(self) -> int:
-        """Room for entries in a segment that is kept back for state, in bytes: what needs no more can always be written."""
+        """Room for entries in a segment that is kept back for state, in bytes: what needs no more can always
+        be written.
+        """
         return self._pool.reserve_bytes - FIRST_POSITION - self._segments.sector_bytes - TRAILER_BYTES
 
     @property
@@ -79,7 +83,9 @@ class JournalSpace:
     def bytes_since(self, position: JournalPosition | None) -> int:
         """Returns about how many bytes were written behind a position; None = all that is kept."""
         first = 0 if position is None else position.segment
-        size = sum(segment.size for segment in self._segments if first <= segment.number < self._position.segment)
+        size = sum(
+            segment.size for segment in self._segments if first <= segment.number < self._position.segment
+        )
         return size + self._position.position - (0 if position is None else position.position)
 
     def used_bytes(self) -> int:
@@ -87,6 +93,8 @@ class JournalSpace:
         return sum(segment.size for segment in self._segments)
 
     def free_bytes(self) -> int:
-        """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the current segment."""
+        """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the
+        current segment.
+        """
         rest = self._current().size - self._start_in(self._current())
         return self._disk.free_bytes() + self._pool.total_bytes() + rest

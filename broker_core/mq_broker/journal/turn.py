@@ -12,7 +12,8 @@ from mq_wire.checksum import crc32
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: From this size on a body goes to the disk as it is; smaller ones are joined, since a copy is cheaper than a buffer more.
+#: From this size on a body goes to the disk as it is; smaller ones are joined, since a copy is cheaper than a
+#: buffer more.
 _JOIN_BYTES_MAX: Final = 32 << 10
 
 
@@ -27,9 +28,22 @@ class TurnBuilder:
         generation: its generation.
     """
 
-    __slots__ = ("_buffers", "_entries_crc", "_sector_bytes", "_seed", "_segment", "entries", "generation", "position", "start", "turn")
+    __slots__ = (
+        "_buffers",
+        "_entries_crc",
+        "_sector_bytes",
+        "_seed",
+        "_segment",
+        "entries",
+        "generation",
+        "position",
+        "start",
+        "turn",
+    )
 
-    def __init__(self, seed: int, segment: int, start: int, turn: int, generation: int, sector_bytes: int) -> None:
+    def __init__(
+        self, seed: int, segment: int, start: int, turn: int, generation: int, sector_bytes: int
+    ) -> None:
         assert start % sector_bytes == 0, (start, sector_bytes)
         self._seed = seed
         self._segment = segment
@@ -45,11 +59,15 @@ class TurnBuilder:
         self.entries = 0
 
     def end_with(self, size_bytes: int) -> int:
-        """Returns where the turn would end if entries of this size (`frames.frame_bytes`) were added and it were sealed."""
+        """Returns where the turn would end if entries of this size (`frames.frame_bytes`) were added and it
+        were sealed.
+        """
         return frames.align(self.position + size_bytes + TRAILER_BYTES, self._sector_bytes)
 
     def add(self, header: bytes, body: Buffer | None, body_crc: int | None) -> Place | None:
-        """Adds an entry; returns where its body will lie, None without body. The body must not change until the turn is written."""
+        """Adds an entry; returns where its body will lie, None without body. The body must not change until
+        the turn is written.
+        """
         place = (self._segment, self.position)
         turn = (self.turn, self.generation, self.entries)
         self.entries += 1
@@ -71,7 +89,9 @@ class TurnBuilder:
         return Place(self._segment, at, size, body_crc)
 
     def seal(self, previous_crc: int) -> tuple[Sequence[Buffer], int, int]:
-        """Closes the turn with its trailer; returns what to write at `start`, the trailer's CRC, and where the turn ends."""
+        """Closes the turn with its trailer; returns what to write at `start`, the trailer's CRC, and where
+        the turn ends.
+        """
         end = self.end_with(0)
         at = end - TRAILER_BYTES
         header = frames.encode_trailer_header(Trailer(self.start, previous_crc, self._entries_crc))

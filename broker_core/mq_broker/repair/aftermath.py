@@ -1,4 +1,6 @@
-"""What has to be said and done about what is lost: rows are taken out, and numbers that may have been given are never given again."""
+"""What has to be said and done about what is lost: rows are taken out, and numbers that may have been given
+are never given again.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,17 @@ class Aftermath:
         self._replay.sure.clear()
 
     def settle(self, findings: list[Finding]) -> None:
-        """Leaves out as many numbers as the lost entries can have given: runs and epochs, offsets, delivery numbers, destinations."""
+        """Leaves out as many numbers as the lost entries can have given: runs and epochs, offsets, delivery
+        numbers, destinations.
+        """
         if not self._lost_bytes:
             return
         state = self._state
-        staged = [f"batch {s.batch_id} of query {s.query_id} ({s.rows} rows)" for s in state.staged.values() if s.query_id]
+        staged = [
+            f"batch {s.batch_id} of query {s.query_id} ({s.rows} rows)"
+            for s in state.staged.values()
+            if s.query_id
+        ]
         if staged:
             for finding in findings:
                 if finding.turns is not None:
@@ -51,7 +59,10 @@ class Aftermath:
                 if (destination.number, number) not in self._replay.sure:
                     partition.log.next_offset += self._lost_bytes // _ROW_BYTES
             for consumer in destination.consumers.values():
-                end = {number: consumer.next.get(number, 0) + entries * PLAN_ROWS_MAX for number in range(len(destination.partitions))}
+                end = {
+                    number: consumer.next.get(number, 0) + entries * PLAN_ROWS_MAX
+                    for number in range(len(destination.partitions))
+                }
                 consumer.add(Plan(consumer.next_plan, consumer.run, 0, {}, packed(end), returned=True))
 
     def lose_holes(self) -> None:
@@ -63,13 +74,17 @@ class Aftermath:
             if destination is not None and key in left:
                 self.lose_rows(destination, partition, left[key] & offsets, finding)
 
-    def lose_rows(self, destination: Destination, number: int, offsets: BitMap64, finding: Finding | None) -> None:
+    def lose_rows(
+        self, destination: Destination, number: int, offsets: BitMap64, finding: Finding | None
+    ) -> None:
         """Takes rows out whose bytes are not there."""
         offsets = offsets - destination.partitions[number].quarantined
         if not offsets:
             return
         rows = [{"partition": number, "offsets": offsets.serialize()}]
-        apply.apply(self._state, store.Entry(quarantined={"destination": destination.number, "rows": rows}), None)
+        apply.apply(
+            self._state, store.Entry(quarantined={"destination": destination.number, "rows": rows}), None
+        )
         if finding is not None:
             finding.lose((destination.name, number), offsets)
 
@@ -77,6 +92,13 @@ class Aftermath:
         """Forgets a staged set that is not whole: its commit is refused, and its batch written again."""
         held = self._state.staged[token]
         self._state.staged.pop(token)
-        who = f"batch {held.batch_id} of query {held.query_id}" if held.query_id else f"a write under token {token.hex()}"
-        said = f"{held.rows} staged rows of {who} are dropped: its commit will be refused, and it is written again"
+        who = (
+            f"batch {held.batch_id} of query {held.query_id}"
+            if held.query_id
+            else f"a write under token {token.hex()}"
+        )
+        said = (
+            f"{held.rows} staged rows of {who} are dropped: its commit will be refused, and it is "
+            f"written again"
+        )
         finding.add_state(said)

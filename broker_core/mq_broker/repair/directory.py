@@ -1,4 +1,6 @@
-"""Verifying and repairing a whole data directory: its identity, its lock, and what `Inspection` and `repair` do with its folders."""
+"""Verifying and repairing a whole data directory: its identity, its lock, and what `Inspection` and `repair`
+do with its folders.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,21 @@ class Report:
 
 
 def verify_directory(path: str | os.PathLike[str]) -> Report:
-    """Reads everything in a data directory whose broker is stopped; changes nothing, also where nothing can be changed.
+    """Reads everything in a data directory whose broker is stopped; changes nothing, also where nothing can
+    be changed.
 
     Raises:
         DataDirectoryInUse: the broker is running.
-        DataDirectoryUnusable, JournalDamaged: so much is damaged that nobody can tell what the queues hold, or it is no data directory.
+        DataDirectoryUnusable, JournalDamaged: so much is damaged that nobody can tell what the queues hold,
+            or it is no data directory.
     """
     with DataDirectory.open_damaged(path, read_only=True) as directory, told_if_unreadable():
         return _report(directory, *_inspect(directory))
 
 
 def repair_directory(path: str | os.PathLike[str]) -> Report:
-    """Takes out what is damaged, after copying it into `quarantine/`; what is whole goes on. Without damage nothing is changed.
+    """Takes out what is damaged, after copying it into `quarantine/`; what is whole goes on. Without damage
+    nothing is changed.
 
     Raises: as `verify_directory`; StoreFull, StorageFailed.
     """
@@ -85,7 +90,9 @@ def repair_directory(path: str | os.PathLike[str]) -> Report:
 
 def _inspect(directory: DataDirectory) -> tuple[Inspection, list[Finding]]:
     identity = directory.identity
-    inspection = Inspection(directory.journal_disk, directory.snapshot_disk, identity.cluster.bytes, identity.journal)
+    inspection = Inspection(
+        directory.journal_disk, directory.snapshot_disk, identity.cluster.bytes, identity.journal
+    )
     return inspection, _check_identity(directory)
 
 
@@ -100,7 +107,9 @@ def _check_identity(directory: DataDirectory) -> list[Finding]:
     return findings
 
 
-def _report(directory: DataDirectory, inspection: Inspection, wrong: list[Finding], aside: str | None = None) -> Report:
+def _report(
+    directory: DataDirectory, inspection: Inspection, wrong: list[Finding], aside: str | None = None
+) -> Report:
     return Report(
         str(directory.path),
         [*wrong, *inspection.findings],

@@ -21,10 +21,11 @@ class Finding:
         file: its name, without the folder.
         position: in bytes; 0 where the file as a whole is meant.
         what: is wrong there.
-        lost: rows that somebody could still get, and whose bytes are damaged or gone; an acknowledged range that is kept for its
-            checkpoint counts too.
+        lost: rows that somebody could still get, and whose bytes are damaged or gone; an acknowledged range
+            that is kept for its checkpoint counts too.
         state: what else is lost; "" = nothing.
-        turns: first and last of those whose decisions are not known; the last is 0 where that is not known either.
+        turns: first and last of those whose decisions are not known; the last is 0 where that is not known
+            either.
     """
 
     file: str
@@ -37,9 +38,16 @@ class Finding:
     def undo(self, first: int, last: int) -> None:
         """Notes that what turns [first, last] decided is not known."""
         self.turns = (first, last)
-        turns = f"turn {first} and those behind it" if not last else f"turn {first}" if first >= last else f"turns {first} to {last}"
+        turns = (
+            f"turn {first} and those behind it"
+            if not last
+            else f"turn {first}"
+            if first >= last
+            else f"turns {first} to {last}"
+        )
         self.add_state(
-            f"what {turns} decided is not known: rows that they stored may be lost, rows that they acknowledged may be delivered again, "
+            f"what {turns} decided is not known: rows that they stored may be lost, rows that they "
+            f"acknowledged may be delivered again, "
             "their plans and commits are undone"
         )
 
@@ -73,7 +81,12 @@ class Finding:
             "position": self.position,
             "what": self.what,
             "lost": [
-                {"destination": name, "partition": number, "offsets": ranges_of(offsets), "rows": len(offsets)}
+                {
+                    "destination": name,
+                    "partition": number,
+                    "offsets": ranges_of(offsets),
+                    "rows": len(offsets),
+                }
                 for (name, number), offsets in self._sorted()
             ],
             "state": self.state,

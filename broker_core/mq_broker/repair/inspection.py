@@ -1,4 +1,6 @@
-"""Everything that a data directory holds, read to the end whatever is damaged: what is wrong, and the state as far as it can be known."""
+"""Everything that a data directory holds, read to the end whatever is damaged: what is wrong, and the state
+as far as it can be known.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class _NoSink:
 
 @dataclass(slots=True)
 class _Pending:
-    """A stretch of which it is not known yet whether anything should be there. `tail`: nothing whole stands behind it in its segment."""
+    """A stretch of which it is not known yet whether anything should be there. `tail`: nothing whole stands
+    behind it in its segment.
+    """
 
     stretch: Stretch
     tail: bool
@@ -57,7 +61,8 @@ class Inspection:
         damaged: numbers of segments in which something is damaged.
 
     Raises:
-        JournalDamaged: neither a snapshot nor the beginning of the journal is left: there is no state to start from.
+        JournalDamaged: neither a snapshot nor the beginning of the journal is left: there is no state to
+            start from.
         DataDirectoryUnusable: of another journal, or of a newer version.
     """
 
@@ -69,11 +74,15 @@ class Inspection:
         self.broker = Broker(cluster_id, _SETTINGS, _NoSink(), lambda: os.urandom(16))
         self.replay = Replay(self.broker.state)
         # What stands under a wrong name is not where a start looks for it.
-        self.damaged = {int(name[8:18]) for name, actual in self.journal_disk.names.items() if actual is not None}
+        self.damaged = {
+            int(name[8:18]) for name, actual in self.journal_disk.names.items() if actual is not None
+        }
         self.turns = self.bytes = self.snapshots = 0
         self.position = BEGINNING
         settings = JournalSettings(fill_in_background=False)
-        self.segments = Segments(self.journal_disk, settings, journal_id, SegmentPool(self.journal_disk, settings))
+        self.segments = Segments(
+            self.journal_disk, settings, journal_id, SegmentPool(self.journal_disk, settings)
+        )
         self.segments.find(needed_from=None)
         self._missing: dict[int, Finding] = {}
         self._unsound: list[tuple[int, int, int, Finding | None]] = []
@@ -101,7 +110,8 @@ class Inspection:
             return whole.manifest.position
         if self.segments.get(1) is None:
             raise JournalDamaged(
-                "no snapshot is whole and the journal's beginning was reclaimed: what the queues hold cannot be known. Restore the data "
+                "no snapshot is whole and the journal's beginning was reclaimed: what the queues hold "
+                "cannot be known. Restore the data "
                 "directory from a copy"
             )
         return BEGINNING
@@ -120,7 +130,9 @@ class Inspection:
                 segment.sector_bytes = known[0] if known else segment.sector_bytes
                 headless = self._find(segment.number, 0, self._what_is_with(segment))
             if segment.size <= FIRST_POSITION:
-                self._pending.append(_Pending(Stretch(segment.number, 0, segment.size, 0, Reading.UNWRITTEN), tail=True))
+                self._pending.append(
+                    _Pending(Stretch(segment.number, 0, segment.size, 0, Reading.UNWRITTEN), tail=True)
+                )
             for item, tail in _with_tail(reader.read(segment)):
                 if isinstance(item, Stretch):
                     self._pending.append(_Pending(item, tail))
@@ -134,14 +146,19 @@ class Inspection:
         if absent:
             for finding in absent:
                 self._lose_end(finding, self._size)
-        elif last is not None and headless is not None and (self._last.segment < before or last.size % 4096 or self._is_short(last)):
+        elif (
+            last is not None
+            and headless is not None
+            and (self._last.segment < before or last.size % 4096 or self._is_short(last))
+        ):
             self._lose_end(headless, self._size)
 
     def _lose_end(self, finding: Finding, size: int) -> None:
         """What stood behind the last turn that is known is lost, whatever it was."""
         self._aftermath.lose_state(size)
         finding.undo(self._last.turn + 1, 0)
-        # No more turns than this were in it: what follows gets numbers behind them, which also tells the next inspection of the gap.
+        # No more turns than this were in it: what follows gets numbers behind them, which also tells the next
+        # inspection of the gap.
         turn = self.position.turn + size // SECTOR_BYTES_SMALL
         self.position = replace(self.position, segment=self.position.segment + 1, turn=turn, trailer_crc=0)
 
@@ -178,7 +195,9 @@ class Inspection:
                 self.replay.entry(header, body, place)
 
     def _judge(self, following: int, generation: int) -> None:
-        """Says of each pending stretch whether it is unused or damaged, when turn `following` is the next one that is whole."""
+        """Says of each pending stretch whether it is unused or damaged, when turn `following` is the next one
+        that is whole.
+        """
         first = self._last.turn + 1
         missing = following - first if self._last.turn or first > self._base.turn else 0
         lost = [
@@ -188,7 +207,9 @@ class Inspection:
         ]
         for pending in self._pending:
             if pending.stretch not in lost:
-                self._unsound.append((pending.stretch.segment, pending.stretch.start, pending.stretch.end, None))
+                self._unsound.append(
+                    (pending.stretch.segment, pending.stretch.start, pending.stretch.end, None)
+                )
         self._pending.clear()
         for stretch in lost:
             self._damage(stretch, first, following - 1)
@@ -198,7 +219,9 @@ class Inspection:
             self._salvage(lost, first, following - 1, generation, absent)
 
     def _should_be_in(self, stretch: Stretch, first: int) -> bool:
-        """Whether turn `first`, which is missing, should stand at the end of a segment, and not in the next one or in one that is gone."""
+        """Whether turn `first`, which is missing, should stand at the end of a segment, and not in the next
+        one or in one that is gone.
+        """
         following = self.segments.get(stretch.segment + 1)
         if following is None or following.first_turn is None:
             return bool(stretch.turn)
@@ -217,13 +240,22 @@ class Inspection:
         self.damaged.add(number)
         return finding
 
-    def _salvage(self, lost: list[Stretch], first: int, last: int, generation: int, absent: list[Finding]) -> None:
+    def _salvage(
+        self, lost: list[Stretch], first: int, last: int, generation: int, absent: list[Finding]
+    ) -> None:
         """Applies what is left of turns [first, last], and notes what the state may lack."""
         entries = sorted(
-            (entry for stretch in lost for entry in stretch.entries if first <= entry.turn <= last and entry.generation <= generation),
+            (
+                entry
+                for stretch in lost
+                for entry in stretch.entries
+                if first <= entry.turn <= last and entry.generation <= generation
+            ),
             key=lambda entry: (entry.turn, entry.generation, entry.index),
         )
-        findings = [finding for *_, finding in self._unsound if finding is not None][-len(lost) :] if lost else []
+        findings = (
+            [finding for *_, finding in self._unsound if finding is not None][-len(lost) :] if lost else []
+        )
         findings += absent
         self.replay.blame = findings[0] if findings else None
         for entry in entries:
@@ -238,8 +270,12 @@ class Inspection:
     def _size(self) -> int:
         return max((segment.size for segment in self.segments), default=0)
 
-    def _is_all(self, lost: list[Stretch], entries: list[LeftEntry], first: int, last: int, generation: int) -> bool:
-        """Whether every entry of the damaged turn is there: then only bytes of rows, or nothing at all, can be lost."""
+    def _is_all(
+        self, lost: list[Stretch], entries: list[LeftEntry], first: int, last: int, generation: int
+    ) -> bool:
+        """Whether every entry of the damaged turn is there: then only bytes of rows, or nothing at all, can
+        be lost.
+        """
         if first > last:
             return True
         if len(lost) != 1 or first != last:
@@ -253,12 +289,15 @@ class Inspection:
         if first in stretch.counts:
             return stretch.counts[first] == len(entries)
         end = stretch.start + sum(
-            frames.frame_bytes(len(entry.header), entry.place.size if entry.place is not None else None) for entry in entries
+            frames.frame_bytes(len(entry.header), entry.place.size if entry.place is not None else None)
+            for entry in entries
         )
         return stretch.padded and frames.align(end + frames.TRAILER_BYTES, sector_bytes) == stretch.end
 
     def _end(self) -> None:
-        """Behind the last whole turn: a torn tail, unless something stands behind it that could not have been begun otherwise."""
+        """Behind the last whole turn: a torn tail, unless something stands behind it that could not have been
+        begun otherwise.
+        """
         last = self._last
         seen = max((pending.stretch.turn for pending in self._pending), default=0)
         generation = max((pending.stretch.generation for pending in self._pending), default=0)
@@ -272,7 +311,9 @@ class Inspection:
             first = max(last.turn + 1, self._base.turn + 1)
             self._salvage(what, first, ends, generation, [])
             if self._base.turn > last.turn and what:
-                self._aftermath.lose_state(sum(stretch.end - stretch.start for stretch in what if stretch.turn))
+                self._aftermath.lose_state(
+                    sum(stretch.end - stretch.start for stretch in what if stretch.turn)
+                )
         for pending in self._pending:
             self._unsound.append((pending.stretch.segment, pending.stretch.start, pending.stretch.end, None))
         self._pending.clear()
@@ -289,7 +330,9 @@ class Inspection:
     # ---- rows
 
     def _check_rows(self) -> None:
-        """Looks at the bytes of every frame that lies in no whole turn, and takes the rows out whose bytes are not there."""
+        """Looks at the bytes of every frame that lies in no whole turn, and takes the rows out whose bytes
+        are not there.
+        """
         rows = sorted((segment << 32 | start, segment << 32 | end) for segment, start, end in self._sound)
         starts = np.array([start for start, _ in rows], np.uint64)
         ends = np.array([end for _, end in rows], np.uint64)
@@ -298,9 +341,13 @@ class Inspection:
                 index = partition.log.index()
                 keys = index.frames["segment"] << np.uint64(32) | index.frames["position"]
                 at = np.searchsorted(starts, keys, side="right") - 1
-                sound = (at >= 0) & (keys < ends[np.maximum(at, 0)]) if len(rows) else np.zeros(len(keys), bool)
+                sound = (
+                    (at >= 0) & (keys < ends[np.maximum(at, 0)]) if len(rows) else np.zeros(len(keys), bool)
+                )
                 for frame in index.frames[~sound]:
-                    place = frames.Place(*(int(frame[field]) for field in ("segment", "position", "size", "crc")))
+                    place = frames.Place(
+                        *(int(frame[field]) for field in ("segment", "position", "size", "crc"))
+                    )
                     if not is_whole(self.segments, place):
                         base, span = int(frame["base"]), int(frame["span"])
                         live = space.live(destination, number, base, base + span)
@@ -308,7 +355,9 @@ class Inspection:
                             self._aftermath.lose_rows(destination, number, live, self._finding_of(place))
                         partition.log.bury(base)
         for token, held in list(self.broker.state.staged.items()):
-            broken = [frame.place for frame in held.frames if not is_whole(self.segments, _place(frame.place))]
+            broken = [
+                frame.place for frame in held.frames if not is_whole(self.segments, _place(frame.place))
+            ]
             if broken:
                 self._aftermath.drop_set(token, self._finding_of(_place(broken[0])))
         self._aftermath.lose_holes()
@@ -322,7 +371,11 @@ class Inspection:
                 self._missing[place.segment] = Finding(segment_name(place.segment), 0, "the file is missing")
                 self.findings.append(self._missing[place.segment])
             return self._missing[place.segment]
-        return self._find(place.segment, place.position, f"{place.size} bytes do not have the checksum that they were stored with")
+        return self._find(
+            place.segment,
+            place.position,
+            f"{place.size} bytes do not have the checksum that they were stored with",
+        )
 
 
 def _place(place: object) -> frames.Place:
@@ -338,4 +391,3 @@ def _with_tail(items: Iterator[Turn | Stretch]) -> Iterator[tuple[Turn | Stretch
         before = item
     if before is not None:
         yield before, True
-

@@ -1,4 +1,6 @@
-"""Files that stand under another's name: swapped, copied, or put there by hand. Their content says whose they are."""
+"""Files that stand under another's name: swapped, copied, or put there by hand. Their content says whose they
+are.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _number(name: str, prefix: str, suffix: str) -> int | None:
 
 
 def _segment_claims(disk: Disk, name: str, number: int, uuid: UUID) -> int | None:
-    """Returns the number in the header of a segment, None where that does not read, -1 where it belongs to another journal."""
+    """Returns the number in the header of a segment, None where that does not read, -1 where it belongs to
+    another journal.
+    """
     file = disk.open(name)
     size, header = file.size(), file.read_at(0, 64)
     file.close()

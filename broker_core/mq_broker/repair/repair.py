@@ -38,7 +38,9 @@ _HEADER_ROOM: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The disks of a data directory, and where damaged files are copied: a folder of this repair's own, made when it is asked for."""
+    """The disks of a data directory, and where damaged files are copied: a folder of this repair's own, made
+    when it is asked for.
+    """
 
     journal: Disk
     snapshots: Disk
@@ -46,9 +48,11 @@ class Folders:
 
 
 def repair(folders: Folders, inspection: Inspection, settings: JournalSettings | None = None) -> Disk | None:
-    """Repairs what an inspection of the same folders has found; returns where the damaged files are, None where nothing is damaged.
+    """Repairs what an inspection of the same folders has found; returns where the damaged files are, None
+    where nothing is damaged.
 
-    The state of the inspection is used up. `settings`: as the broker's; by default segments as large as those that are there.
+    The state of the inspection is used up. `settings`: as the broker's; by default segments as large as those
+    that are there.
 
     Raises:
         StoreFull: no room for copies, rows or snapshots; repair again when there is.
@@ -67,13 +71,17 @@ def repair(folders: Folders, inspection: Inspection, settings: JournalSettings |
             disk.sync_directory()
         write_report(aside, inspection.findings, finished=True)
     except OSError as error:
-        raise StorageFailed(f"the repair broke off: {error}: check the disk and repair again, nothing is lost by that") from error
+        raise StorageFailed(
+            f"the repair broke off: {error}: check the disk and repair again, nothing is lost by that"
+        ) from error
     return aside
 
 
 def _settings(inspection: Inspection) -> JournalSettings:
     sizes = [segment.size for segment in inspection.segments if segment.first_turn is not None]
-    return JournalSettings(segment_bytes=max(sizes, default=SEGMENT_BYTES_DEFAULT), reserves=0, fill_in_background=False)
+    return JournalSettings(
+        segment_bytes=max(sizes, default=SEGMENT_BYTES_DEFAULT), reserves=0, fill_in_background=False
+    )
 
 
 def _set_aside(folders: Folders, findings: list[Finding], aside: Disk) -> list[tuple[Disk, list[str]]]:
@@ -93,7 +101,10 @@ def _copy(source: Disk, target: Disk, name: str) -> None:
     try:
         size = original.size()
         if size > target.free_bytes():
-            raise StoreFull(f"no room for a copy of {name} ({size} bytes): give the data directory more space, or move its quarantine away")
+            raise StoreFull(
+                f"no room for a copy of {name} ({size} bytes): give the data directory more space, or move "
+                f"its quarantine away"
+            )
         for position in range(0, size, _COPY_BYTES):
             copy.write_at([original.read_at(position, _COPY_BYTES)], position)
         copy.sync()
@@ -126,7 +137,9 @@ def write_report(aside: Disk, findings: list[Finding], *, finished: bool) -> Non
 def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSettings) -> None:
     """Writes what a start will need: live rows of damaged segments, and the state, twice."""
     broker = inspection.broker
-    journal = Journal.open_behind(inspection.journal_disk, settings, inspection.journal_id, inspection.position)
+    journal = Journal.open_behind(
+        inspection.journal_disk, settings, inspection.journal_id, inspection.position
+    )
     try:
         broker.ledger.sink = journal
         now_us = time.time_ns() // 1000
@@ -139,7 +152,10 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
         journal.commit()
         left = inspection.damaged & space.live_segments(broker.state)
         if left:
-            raise StoreFull(f"no room for the rows of segments {sorted(left)}: give the data directory more space and repair again")
+            raise StoreFull(
+                f"no room for the rows of segments {sorted(left)}: give the data directory more space and "
+                f"repair again"
+            )
         store = SnapshotStore(folders.snapshots, inspection.journal_id, any_state=True)
         for _ in range(2):
             snapshot.mark_all(broker.state)
@@ -150,7 +166,9 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
 
 
 def _move_staged(inspection: Inspection, journal: Journal) -> None:
-    """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order, stays as it is."""
+    """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order,
+    stays as it is.
+    """
     broker = inspection.broker
     there = [
         (token, frame)
@@ -159,7 +177,9 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
         if frame.place.segment in inspection.damaged
     ]
     for token, frame in there:
-        body = journal.body(Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc))
+        body = journal.body(
+            Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc)
+        )
         copied = Staged()
         copied.CopyFrom(frame.entry)
         copied.token, copied.moved = token, True

@@ -1,7 +1,8 @@
 """Entries applied to a state that lacks some of those before them.
 
-Entries say in absolute terms what they did: offsets, numbers of plans, identities. So what is missing shows, and what is there still
-counts. Where something is missing, the rule is: no row is taken for acknowledged that was not; no number is given twice.
+Entries say in absolute terms what they did: offsets, numbers of plans, identities. So what is missing shows,
+and what is there still counts. Where something is missing, the rule is: no row is taken for acknowledged that
+was not; no number is given twice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Replay:
-    """`holes`: offsets that were given to rows which nothing is left of, per partition; what was acknowledged later is none."""
+    """`holes`: offsets that were given to rows which nothing is left of, per partition; what was acknowledged
+    later is none.
+    """
 
     state: State
     holes: dict[Key, BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
@@ -57,7 +60,9 @@ class Replay:
         entry = store.Entry.FromString(bytes(header))
         kind = entry.WhichOneof("what")
         if kind is None:
-            raise DataDirectoryUnusable("the journal holds an entry that this version does not know: use the newer mq that wrote it")
+            raise DataDirectoryUnusable(
+                "the journal holds an entry that this version does not know: use the newer mq that wrote it"
+            )
         handler = _HANDLERS.get(kind)
         given = self._body(entry, kind, body, place) if place is not None else None
         if handler is not None:
@@ -70,7 +75,9 @@ class Replay:
         if body is not None:
             return apply.Body(place, apply.priorities_of(records, pa.py_buffer(body)))
         self.damaged.add((place.segment, place.position))
-        return apply.Body(place, records.priority_plus_one - 1 if records.priority_plus_one else PRIORITY_DEFAULT)
+        return apply.Body(
+            place, records.priority_plus_one - 1 if records.priority_plus_one else PRIORITY_DEFAULT
+        )
 
     # What entries name, made where it is missing.
 
@@ -82,7 +89,10 @@ class Replay:
             identity = uuid5(_NAMESPACE, f"{state.cluster_id.hex()}/{number}").bytes
             found = state.by_number[number] = state.by_name[name] = Destination(number, name, identity, [])
             state.next_destination = max(state.next_destination, number + 1)
-            self.notes.append(f"the entry that created destination {number} is lost: its rows are in {name!r}, under a new identity")
+            self.notes.append(
+                f"the entry that created destination {number} is lost: its rows are in {name!r}, under a "
+                f"new identity"
+            )
         while len(found.partitions) < partitions:
             found.partitions.append(Partition(state.settings.anonymous_producers_max))
         return found
@@ -237,14 +247,20 @@ class Replay:
 
     def _end(self, destination: Destination, consumer: Consumer, successor: bytes) -> None:
         pending = [plan.number for plan in consumer.pending()]
-        ended = {"destination": destination.number, "incarnation": consumer.incarnation, "successor": successor, "returned": pending}
+        ended = {
+            "destination": destination.number,
+            "incarnation": consumer.incarnation,
+            "successor": successor,
+            "returned": pending,
+        }
         apply.apply(self.state, store.Entry(consumer_ended=ended), None)
 
     def _planned(self, what: store.Planned, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
             self.notes.append(
-                f"consumer {what.incarnation.hex()} is not known any more: rows of its plan {what.plan} may be delivered again"
+                f"consumer {what.incarnation.hex()} is not known any more: rows of its plan {what.plan} "
+                f"may be delivered again"
             )
             return
         if what.plan < consumer.next_plan:
@@ -268,10 +284,20 @@ class Replay:
         consumer.run = max(consumer.run, what.run)
 
     def _take_from_others(self, destination: Destination, number: int, offsets: BitMap64) -> None:
-        """Who still seems to hold rows that are planned anew has given them back: the entry that says so is lost."""
+        """Who still seems to hold rows that are planned anew has given them back: the entry that says so is
+        lost.
+        """
         for consumer, plan in list(destination.plans()):
-            if plan.pending and number in plan.assignments and plan.assignments[number][1].offsets().intersect(offsets):
-                returned = {"destination": destination.number, "incarnation": consumer.incarnation, "plans": [plan.number]}
+            if (
+                plan.pending
+                and number in plan.assignments
+                and plan.assignments[number][1].offsets().intersect(offsets)
+            ):
+                returned = {
+                    "destination": destination.number,
+                    "incarnation": consumer.incarnation,
+                    "plans": [plan.number],
+                }
                 apply.apply(self.state, store.Entry(plans_returned=returned), None)
 
     def _plans_returned(self, what: store.PlansReturned, entry: store.Entry, _: apply.Body | None) -> None:
@@ -280,7 +306,9 @@ class Replay:
             _keep(what.plans, [n for n in what.plans if n in consumer.plans and consumer.plans[n].pending])
             apply.apply(self.state, entry, None)
 
-    def _plans_acknowledged(self, what: store.PlansAcknowledged, entry: store.Entry, _: apply.Body | None) -> None:
+    def _plans_acknowledged(
+        self, what: store.PlansAcknowledged, entry: store.Entry, _: apply.Body | None
+    ) -> None:
         if self._consumer(what.destination, what.incarnation) is not None:
             apply.apply(self.state, entry, None)
 
@@ -293,7 +321,9 @@ class Replay:
             apply.apply(self.state, store.Entry(plans_acknowledged=done), None)
         apply.apply(self.state, entry, None)
 
-    def _range(self, what: store.RangeOpened | store.RangeRead, entry: store.Entry, _: apply.Body | None) -> None:
+    def _range(
+        self, what: store.RangeOpened | store.RangeRead, entry: store.Entry, _: apply.Body | None
+    ) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is not None:
             _keep(what.plans, [n for n in what.plans if n in consumer.plans])
@@ -309,7 +339,9 @@ class Replay:
         if consumer is None:
             destination = self._destination(what.destination)
             if what.incarnation not in destination.ended:
-                destination.note_ended(what.incarnation, Ended(what.successor, "", what.shared), self.state.settings.kept_ended)
+                destination.note_ended(
+                    what.incarnation, Ended(what.successor, "", what.shared), self.state.settings.kept_ended
+                )
             return
         known = [plan.number for plan in consumer.pending()]
         _keep(what.acknowledged, [n for n in what.acknowledged if n in known])
@@ -340,13 +372,25 @@ class Replay:
         priority = body.priorities if isinstance(body.priorities, int) else -1
         number = partition.log.number_of(what.producer_id)
         place = (body.place.segment, body.place.position, body.place.size, body.place.crc)
-        frame = (left.min(), span, what.records.columns, *place, number, priority, what.sequence_shift, what.append_time_us)
+        frame = (
+            left.min(),
+            span,
+            what.records.columns,
+            *place,
+            number,
+            priority,
+            what.sequence_shift,
+            what.append_time_us,
+        )
         partition.log.insert(frame, left)
         if isinstance(body.priorities, int):
             partition.ready.add([(body.priorities, back)])
         else:
             offsets = offsets_array(left)
-            partition.ready.add((p, BitMap64(offsets[body.priorities == p].astype(np.uint64)) & back) for p in range(PRIORITIES))
+            partition.ready.add(
+                (p, BitMap64(offsets[body.priorities == p].astype(np.uint64)) & back)
+                for p in range(PRIORITIES)
+            )
 
 
 def _keep(repeated: Any, left: list[Any]) -> None:

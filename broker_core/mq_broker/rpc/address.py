@@ -8,7 +8,8 @@ from mq_wire.errors import InvalidOption
 
 
 def check_address(host: str, port: int) -> None:
-    """Looks whether one can listen there, without doing so. With `::` gRPC listens on all addresses of both kinds.
+    """Looks whether one can listen there, without doing so. With `::` gRPC listens on all addresses of both
+    kinds.
 
     Raises:
         InvalidOption: one cannot.
@@ -36,7 +37,9 @@ def check_address(host: str, port: int) -> None:
 
 def unusable(address: str, error: BaseException | None) -> InvalidOption:
     """Returns the error for an address that one cannot listen on."""
-    return InvalidOption(f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it")
+    return InvalidOption(
+        f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it"
+    )
 
 
 def bracketed(host: str) -> str:

@@ -1,4 +1,6 @@
-"""What has come and was not handled: bounded by looking, since gRPC takes in a message of each call before it can be asked to wait."""
+"""What has come and was not handled: bounded by looking, since gRPC takes in a message of each call before it
+can be asked to wait.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _GROWTH_BYTES: Final = 32 << 20
 #: What a message takes on the wire beside its bytes: headers of its call, frames.
 _MESSAGE_BYTES: Final = 512
 _FRAMES_SHARE: Final = 100
-#: How often connections are counted. With seven eighths of those that are allowed, idle ones are ended until it is three quarters.
+#: How often connections are counted. With seven eighths of those that are allowed, idle ones are ended until
+#: it is three quarters.
 _COUNT_S: Final = 1.0
 #: Seconds after memory last grew, when what is free is given back: some of it is freed late.
 _GIVEN_BACK: Final = (1, 2, 4, 8, 16, 64)
@@ -69,12 +72,13 @@ class _Reading:
 
 
 class Arrivals:
-    """The watch. Where all connections together have brought more than `limit` bytes that nobody has handled, the calls of those that have
-    brought most are ended.
+    """The watch. Where all connections together have brought more than `limit` bytes that nobody has handled,
+    the calls of those that have brought most are ended.
 
     Args:
         limit: bytes.
-        connections_max: when they are nearly as many, those that are idle are ended, of the host that has most first.
+        connections_max: when they are nearly as many, those that are idle are ended, of the host that has
+            most first.
     """
 
     def __init__(self, limit: int, connections_max: int) -> None:
@@ -164,7 +168,8 @@ class Arrivals:
         words = f"{len(calls)} calls of one connection are ended: {size} bytes came and are not whole"
         say(logging.WARNING, "received_too_much", words, peer=peer)
         error = Busy(
-            f"this connection has sent {size} bytes that are not whole requests, or wait for others; all together may have {self._limit} "
+            f"this connection has sent {size} bytes that are not whole requests, or wait for others; all "
+            f"together may have {self._limit} "
             "(receive_bytes_total_max): finish what was begun, send less at a time, or raise it"
         )
         for call in calls:
@@ -173,7 +178,9 @@ class Arrivals:
     def _end_idle(self, links: list[Connection], port: int) -> None:
         with self._lock:
             present = {each.peer for each in links}
-            for peer in [peer for peer, link in self._links.items() if not link.calls and peer not in present]:
+            for peer in [
+                peer for peer, link in self._links.items() if not link.calls and peer not in present
+            ]:
                 del self._links[peer]
             busy = {peer for peer, link in self._links.items() if link.calls}
         excess = len(links) - self._connections_max * 3 // 4
@@ -187,8 +194,14 @@ class Arrivals:
             idle.sort(key=lambda each: each.idle_ms, reverse=True)
             for each in idle[:excess]:
                 connections.end(each, port)
-            say(logging.WARNING, "idle_connections", f"{min(excess, len(idle))} idle connections of one host are ended, others need room",
-                host=host_of(idle[0].peer), connections=len(links), connections_max=self._connections_max)  # fmt: skip
+            say(
+                logging.WARNING,
+                "idle_connections",
+                f"{min(excess, len(idle))} idle connections of one host are ended, others need room",
+                host=host_of(idle[0].peer),
+                connections=len(links),
+                connections_max=self._connections_max,
+            )
             excess -= len(idle)
             if excess <= 0:
                 return

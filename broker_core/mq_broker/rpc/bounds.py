@@ -17,7 +17,8 @@ from mq_broker.rpc.room import Hold
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import BrokerUnavailable, Busy
 
-#: Of all streams the last fifth is for connections with fewer than so many, and the last tenth for hosts that have not all the others.
+#: Of all streams the last fifth is for connections with fewer than so many, and the last tenth for hosts that
+#: have not all the others.
 _SMALL_CONNECTION: Final = 16
 
 
@@ -38,7 +39,9 @@ class Budget:
         """Takes `amount`, after waiting where necessary. False = closed meanwhile, nothing taken."""
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: self._closed or not self._used or self._used + amount <= self._limit)
+            self._changed.wait_for(
+                lambda: self._closed or not self._used or self._used + amount <= self._limit
+            )
             self._waiting -= 1
             if not self._closed:
                 self._used += amount
@@ -108,7 +111,8 @@ class _Place(threading.local):
 
 
 class LiveStreams:
-    """All open streams: so many and no more, not all of them of one connection or host, each told when the broker stops.
+    """All open streams: so many and no more, not all of them of one connection or host, each told when the
+    broker stops.
 
     Args:
         limit: streams.
@@ -129,7 +133,9 @@ class LiveStreams:
         outgoing: int = 1 << 30,
     ) -> None:
         self._limit, self._per_connection, self._workers = limit, per_connection, workers
-        self._allowed = f"{cause}, enough for {limit} streams" if cause else f"the limit (streams_max) is {limit}"
+        self._allowed = (
+            f"{cause}, enough for {limit} streams" if cause else f"the limit (streams_max) is {limit}"
+        )
         self._received_max, self._received = received[0], Budget(received[1])
         self._outgoing = room_for_rows(outgoing)
         self._open = 0
@@ -141,8 +147,11 @@ class LiveStreams:
         self.stopping = False
 
     @contextlib.contextmanager
-    def counted(self, peer: str, threads: int = 1, context: grpc.ServicerContext | None = None) -> Iterator[None]:
-        """One stream of the connection from `peer`, from here to the end of the block, with so many threads. The first is this one.
+    def counted(
+        self, peer: str, threads: int = 1, context: grpc.ServicerContext | None = None
+    ) -> Iterator[None]:
+        """One stream of the connection from `peer`, from here to the end of the block, with so many threads.
+        The first is this one.
 
         Raises:
             Busy: too many are open.
@@ -177,18 +186,21 @@ class LiveStreams:
             raise Busy(f"{self._open} streams are open, {self._allowed}: close some, or raise it")
         if mine >= self._per_connection:
             raise Busy(
-                f"{mine} streams of one connection are open, the limit (streams_per_connection_max) is {self._per_connection}: close some, "
+                f"{mine} streams of one connection are open, the limit (streams_per_connection_max) is "
+                f"{self._per_connection}: close some, "
                 "use more connections, or raise it"
             )
         kept = self._limit // 5
         if mine >= _SMALL_CONNECTION and self._open >= self._limit - kept:
             raise Busy(
-                f"{self._open} streams are open, {mine} of them of this connection; {self._allowed}, and the last {kept} are kept for "
+                f"{self._open} streams are open, {mine} of them of this connection; {self._allowed}, and "
+                f"the last {kept} are kept for "
                 f"connections with fewer than {_SMALL_CONNECTION}: close some, or raise it"
             )
         if theirs >= self._limit - self._limit // 10:
             raise Busy(
-                f"{theirs} streams of this host are open; {self._allowed}, and the last {self._limit // 10} are kept for other hosts: "
+                f"{theirs} streams of this host are open; {self._allowed}, and the last "
+                f"{self._limit // 10} are kept for other hosts: "
                 "close some, or raise it"
             )
 
@@ -196,8 +208,12 @@ class LiveStreams:
         """Returns what bounds the acknowledgements of one stream, in bytes."""
         return Share(self._received_max, self._received)
 
-    def paced(self, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]) -> Iterator[tuple[Any, pa.Buffer]]:
-        """Yields the batches of a view on the stream that this thread serves, each when there is room for it. See `paced`."""
+    def paced(
+        self, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]
+    ) -> Iterator[tuple[Any, pa.Buffer]]:
+        """Yields the batches of a view on the stream that this thread serves, each when there is room for it.
+        See `paced`.
+        """
         context = self._place.context
         if context is None:
             return batches

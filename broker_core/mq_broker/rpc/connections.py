@@ -1,7 +1,8 @@
-"""Connections as the system sees them: how many bytes each has brought and how long it has been idle. gRPC does not say.
+"""Connections as the system sees them: how many bytes each has brought and how long it has been idle. gRPC
+does not say.
 
-gRPC receives a message as a whole before anybody here hears of it, as many at a time as there are calls. What it has of a connection is
-what the system has received there, less what was handed to us.
+gRPC receives a message as a whole before anybody here hears of it, as many at a time as there are calls. What
+it has of a connection is what the system has received there, less what was handed to us.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def _connection(link: socket.socket, file: int) -> Connection:
     info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     if len(info) < _RECEIVED_AT + 8:
         return Connection(peer, 0, 0, file)
-    waiting = struct.unpack("i", fcntl.ioctl(link, termios.FIONREAD, bytes(4)))[0]  # not read yet: the system's memory, not ours
+    waiting = struct.unpack("i", fcntl.ioctl(link, termios.FIONREAD, bytes(4)))[
+        0
+    ]  # not read yet: the system's memory, not ours
     received = struct.unpack_from("<Q", info, _RECEIVED_AT)[0] - waiting
     return Connection(peer, received, struct.unpack_from("<I", info, _LAST_DATA_MS_AT)[0], file)
 
@@ -80,7 +83,11 @@ def _connection(link: socket.socket, file: int) -> Connection:
 def end(connection: Connection, port: int) -> None:
     """Ends a connection, if it is still the one that it was."""
     with contextlib.suppress(OSError), _borrowed(connection.file) as link:
-        if link is not None and link.getsockname()[1] == port and _connection(link, connection.file).peer == connection.peer:
+        if (
+            link is not None
+            and link.getsockname()[1] == port
+            and _connection(link, connection.file).peer == connection.peer
+        ):
             link.shutdown(socket.SHUT_RDWR)
 
 
@@ -96,7 +103,8 @@ def _borrowed(file: int) -> Iterator[socket.socket | None]:
 
 
 def connections_that_fit(connections: int) -> int:
-    """Returns for how many of so many connections there are files, beside those of the journal, after asking the system for as many.
+    """Returns for how many of so many connections there are files, beside those of the journal, after asking
+    the system for as many.
 
     Raises:
         InvalidOption: for none.
@@ -109,7 +117,8 @@ def connections_that_fit(connections: int) -> int:
     files = wanted if soft == resource.RLIM_INFINITY else soft
     if files <= FILES_KEPT:
         raise InvalidOption(
-            f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each connection: raise the limit "
+            f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each "
+            f"connection: raise the limit "
             "(ulimit -n, LimitNOFILE=)"
         )
     return min(connections, files - FILES_KEPT)

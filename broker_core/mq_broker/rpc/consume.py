@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import numpy as np
 
-from mq_broker.core.commands import Acknowledge, AddCredit, Ask, CloseSession, OpenSession, ReleaseView, RowsView
+from mq_broker.core.commands import (
+    Acknowledge,
+    AddCredit,
+    Ask,
+    CloseSession,
+    OpenSession,
+    ReleaseView,
+    RowsView,
+)
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.log import say
 from mq_broker.rpc.bounds import Budget, LiveStreams
@@ -25,7 +33,8 @@ from mq_wire.v1.consume_pb2 import AcknowledgeRows, Asked, ConsumeHeader, Consum
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: Credits and acknowledgements of one stream that wait for their turn; then the stream is not read any further.
+#: Credits and acknowledgements of one stream that wait for their turn; then the stream is not read any
+#: further.
 _UNANSWERED_MAX: Final = 256
 #: What an acknowledgement takes until it is answered: the request, and its ranges as arrays.
 _COPIES: Final = 3
@@ -39,12 +48,15 @@ def ignore(reply: Any) -> None:
 
 
 class ConsumeStream:
-    """One session of one consumer. A thread of its own reads, the thread of the call writes what the engine puts into the outbox."""
+    """One session of one consumer. A thread of its own reads, the thread of the call writes what the engine
+    puts into the outbox.
+    """
 
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
         self._engine = engine
         self._streams = streams
-        # Views to send, answers, the error that ends the session from our side, and None: look whether it is time to go.
+        # Views to send, answers, the error that ends the session from our side, and None: look whether it is
+        # time to go.
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered = Budget(_UNANSWERED_MAX)
         self._bytes = streams.share_of_received()
@@ -55,7 +67,9 @@ class ConsumeStream:
         self._fatal: BaseException | None = None
 
     def run(self, requests: Iterator[ConsumeRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yields deliveries and answers until the client ends the stream or is gone. What was delivered and not acknowledged goes back."""
+        """Yields deliveries and answers until the client ends the stream or is gone. What was delivered and
+        not acknowledged goes back.
+        """
         try:
             first = next(requests, None)
             if first is None:
@@ -96,7 +110,11 @@ class ConsumeStream:
                 self._answered += 1
                 self._unanswered.give(1)
                 yield item
-            if self._fatal is not None or (self._read_all and self._asked == self._answered) or self._streams.stopping:
+            if (
+                self._fatal is not None
+                or (self._read_all and self._asked == self._answered)
+                or self._streams.stopping
+            ):
                 return
 
     def _delivery(self, view: RowsView, batch_rows_max: int) -> Iterator[bytes]:
@@ -105,8 +123,12 @@ class ConsumeStream:
             while left.selection.rows:
                 sent = 0
                 try:
-                    for header, records in self._streams.paced(left, self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max)):
-                        yield framing.join(ConsumeHeader(delivery=header).SerializeToString(), memoryview(records))
+                    for header, records in self._streams.paced(
+                        left, self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max)
+                    ):
+                        yield framing.join(
+                            ConsumeHeader(delivery=header).SerializeToString(), memoryview(records)
+                        )
                         if self._gone or self._streams.stopping:
                             return
                         sent += header.rows
@@ -114,7 +136,9 @@ class ConsumeStream:
                 except (JournalDamaged, DataLost) as error:
                     # Else the stream would end, the rows go back, and the next one fail alike, for ever.
                     lost = set_aside(self._engine, left, error)
-                    left = replace(left, selection=left.selection.slice(sent, left.selection.rows).without(lost))
+                    left = replace(
+                        left, selection=left.selection.slice(sent, left.selection.rows).without(lost)
+                    )
         finally:
             self._engine.submit(ReleaseView(view), ignore)
 
@@ -137,7 +161,9 @@ class ConsumeStream:
     def _take_in(self, request: ConsumeRequest) -> None:
         # Credit is counted too: the engine's inbox holds what has arrived, however much that is.
         if request.HasField("credit") and self._unanswered.take(1):
-            self._engine.submit(AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited)
+            self._engine.submit(
+                AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited
+            )
         size = _COPIES * request.ByteSize()
         if request.HasField("acknowledge") and self._unanswered.take(1) and self._bytes.take(size):
             self._asked += 1
@@ -159,7 +185,8 @@ class ConsumeStream:
             self._outbox.put(what)
 
     def _heard(self, reply: Any) -> None:
-        # An answer will come through the outbox, behind the rows. None will where there is no session any more.
+        # An answer will come through the outbox, behind the rows. None will where there is no session any
+        # more.
         if isinstance(reply, MqError):
             self._outbox.put(reply)
 
@@ -197,7 +224,8 @@ class ConsumeStream:
 
 
 def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Returns per partition the first offsets and the offsets after the last, as int64 arrays, ascending and without overlap.
+    """Returns per partition the first offsets and the offsets after the last, as int64 arrays, ascending and
+    without overlap.
 
     Raises:
         InvalidRequest: half a pair, an empty or negative range, or an offset twice.
@@ -205,20 +233,32 @@ def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarra
     """
     result = []
     if len({entry.partition for entry in request.partitions}) != len(request.partitions):
-        raise InvalidRequest(f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: name each once")
+        raise InvalidRequest(
+            f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: name "
+            f"each once"
+        )
     for entry in request.partitions:
         if not entry.ranges or len(entry.ranges) % 16:
-            raise InvalidRequest(f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: give 16 for each pair of int64")
+            raise InvalidRequest(
+                f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: give 16 for each "
+                f"pair of int64"
+            )
         pairs = np.frombuffer(entry.ranges, "<i8").reshape(-1, 2)
         first, last = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
         if first.size > 1 and (first[1:] < first[:-1]).any():
             order = np.argsort(first, kind="stable")
             first, last = first[order], last[order]
         if int(first[0]) < 0 or (first >= last).any():
-            raise InvalidRequest(f"ranges of partition {entry.partition} hold one that is empty or begins below 0: give first < last")
+            raise InvalidRequest(
+                f"ranges of partition {entry.partition} hold one that is empty or begins below 0: give "
+                f"first < last"
+            )
         if (first[1:] < last[:-1]).any():
             raise InvalidRequest(f"ranges of partition {entry.partition} overlap: name each offset once")
         if int((last - first).sum(dtype=np.uint64)) > _ROWS_HELD_MAX:
-            raise NotAssigned(f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets: nobody holds as many")
+            raise NotAssigned(
+                f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets: nobody "
+                f"holds as many"
+            )
         result.append((entry.partition, first, last))
     return result

@@ -67,14 +67,21 @@ class FetchStream:
             self._engine.submit(ReleaseView(view), ignore)
         del views[:count]
 
-    def _batches(self, view: RowsView, wanted: OpenFetch, requests: Iterator[FetchRequest]) -> Iterator[bytes]:
+    def _batches(
+        self, view: RowsView, wanted: OpenFetch, requests: Iterator[FetchRequest]
+    ) -> Iterator[bytes]:
         rows_max = min(wanted.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX)
-        for header, records in self._streams.paced(view, self._engine.read(view, wanted.columns or envelope.ALL_COLUMNS, rows_max)):
+        for header, records in self._streams.paced(
+            view, self._engine.read(view, wanted.columns or envelope.ALL_COLUMNS, rows_max)
+        ):
             # After reading, so that a range that just fits into the credit ends without asking for more.
             while self._rows <= 0 or self._bytes <= 0:
                 more = next(requests, None)
                 if more is None:
-                    raise InvalidRequest(f"the credit of a Fetch stream ran out at delivery number {header.first_delivery}: send more")
+                    raise InvalidRequest(
+                        f"the credit of a Fetch stream ran out at delivery number {header.first_delivery}: "
+                        f"send more"
+                    )
                 self._add_credit(more)
             message = framing.join(header.SerializeToString(), memoryview(records))
             self._rows -= header.rows

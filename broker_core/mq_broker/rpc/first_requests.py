@@ -12,7 +12,8 @@ import grpc
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import Busy
 
-#: Silent calls of one connection. Its oldest goes, once it has been silent for so long: many streams that begin at once may take that.
+#: Silent calls of one connection. Its oldest goes, once it has been silent for so long: many streams that
+#: begin at once may take that.
 _PER_CONNECTION_MAX: Final = 256
 _PER_CONNECTION_S: Final = 1.0
 
@@ -29,12 +30,14 @@ class _Call:
 class FirstRequests:
     """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more.
 
-    Beyond that the oldest of the connection that has most of them must go: who keeps many open keeps nobody else out.
+    Beyond that the oldest of the connection that has most of them must go: who keeps many open keeps nobody
+        else out.
 
     Args:
         limit: calls.
         workers: where their threads are reserved; None where they have some already.
-        patience_s: nobody goes who has been silent for less; newcomers wait, or with `workers` None are let in.
+        patience_s: nobody goes who has been silent for less; newcomers wait, or with `workers` None are let
+            in.
     """
 
     def __init__(self, limit: int, workers: Workers | None = None, patience_s: float = 0.0) -> None:
@@ -49,8 +52,14 @@ class FirstRequests:
         """How many there are."""
         return self._silent
 
-    def of(self, requests: Iterator[Any], context: grpc.ServicerContext, before: Callable[[], object] = lambda: None) -> Any:
-        """Returns the first request of a call; None where its client ended it without. It is read when `before` has returned.
+    def of(
+        self,
+        requests: Iterator[Any],
+        context: grpc.ServicerContext,
+        before: Callable[[], object] = lambda: None,
+    ) -> Any:
+        """Returns the first request of a call; None where its client ended it without. It is read when
+        `before` has returned.
 
         Raises:
             grpc.RpcError: the client is gone, or was silent for longer than all the others.
@@ -99,7 +108,9 @@ class FirstRequests:
 
     def _oldest_of_loudest(self, newcomer: str) -> _Call | None:
         """Rare, and among few: each connection can have its share, the limit is for all of them together."""
-        loudest = max(self._of_peer, key=lambda peer: len(self._of_peer[peer]) + (peer == newcomer), default=None)
+        loudest = max(
+            self._of_peer, key=lambda peer: len(self._of_peer[peer]) + (peer == newcomer), default=None
+        )
         return None if loudest is None else next(iter(self._of_peer[loudest]))
 
     def _send_away(self, call: _Call) -> None:

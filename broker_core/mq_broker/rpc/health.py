@@ -1,7 +1,8 @@
 """`grpc.health.v1`: whether the broker serves, asked once or watched.
 
-A service of our own: the one of grpcio sends to watchers while it holds its lock, so one watcher that does not read, or that leaves at the
-wrong moment, stops every health check, and the broker could not even be told to stop.
+A service of our own: the one of grpcio sends to watchers while it holds its lock, so one watcher that does
+not read, or that leaves at the wrong moment, stops every health check, and the broker could not even be told
+to stop.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Health:
         return _Status(status=status)
 
     def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """Answers `Watch`: what is so now, and once more when the broker stops. It may be watched for ever."""
+        """Answers `Watch`: what is so now, and once more when the broker stops. It may be watched for
+        ever.
+        """
         status = self._status(request.service)
         yield _Status(status=_Status.SERVICE_UNKNOWN if status is None else status)
         changed = threading.Event()

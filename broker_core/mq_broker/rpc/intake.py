@@ -1,4 +1,6 @@
-"""From the bytes of a publish request to a command that can harm nobody. Runs on the thread of its stream: streams check in parallel."""
+"""From the bytes of a publish request to a command that can harm nobody. Runs on the thread of its stream:
+streams check in parallel.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
     """Returns header and records of a `PublishRequest`; the records are a view of `message`.
 
     Raises:
-        InvalidRequest, LimitExceeded: the bytes are no such message. What follows on the stream cannot be trusted either.
+        InvalidRequest, LimitExceeded: the bytes are no such message. What follows on the stream cannot be
+            trusted either.
     """
     header, records = framing.split(message)
     if len(header) > PUBLISH_HEADER_BYTES_MAX:
         raise LimitExceeded(
-            f"the header of a PublishRequest has {len(header)} bytes, the limit is {PUBLISH_HEADER_BYTES_MAX}: choose shorter names and ids"
+            f"the header of a PublishRequest has {len(header)} bytes, the limit is "
+            f"{PUBLISH_HEADER_BYTES_MAX}: choose shorter names and ids"
         )
     try:
         return PublishHeader.FromString(bytes(header)), records
@@ -36,21 +40,29 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
 
 
 def command(header: PublishHeader, records: memoryview) -> Publish:
-    """Returns the command for one request, its records fully validated. The size is checked before anything is computed.
+    """Returns the command for one request, its records fully validated. The size is checked before anything
+    is computed.
 
     Raises:
         LimitExceeded, InvalidRecords, InvalidRequest, Unsupported: see there; nothing was changed.
     """
     if header.skip:
         if len(records):
-            raise InvalidRequest(f"a skip of {header.rows} sequences carries {len(records)} bytes of records: send it without")
+            raise InvalidRequest(
+                f"a skip of {header.rows} sequences carries {len(records)} bytes of records: send it without"
+            )
         return Publish(header, _NOTHING, 0, PRIORITY_DEFAULT)
     _check_header(header)
     if len(records) > RECORDS_BYTES_MAX:
-        raise LimitExceeded(f"a record batch of {len(records)} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller batches")
+        raise LimitExceeded(
+            f"a record batch of {len(records)} bytes is over the limit of {RECORDS_BYTES_MAX}: send "
+            f"smaller batches"
+        )
     crc = crc32(records)
     if header.has_crc32 and crc != header.crc32:
-        raise InvalidRecords(f"the records have checksum {crc:#010x}, their header says {header.crc32:#010x}: send them again")
+        raise InvalidRecords(
+            f"the records have checksum {crc:#010x}, their header says {header.crc32:#010x}: send them again"
+        )
     buffer = pa.py_buffer(records)
     batch = envelope.decode(buffer, header.columns, header.rows)
     return Publish(header, buffer, crc, _priorities(header, batch))
@@ -58,14 +70,19 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
 
 def _check_header(header: PublishHeader) -> None:
     if header.schema_id:
-        raise Unsupported(f"schema {header.schema_id} is not known to this broker: 0, the envelope, is the only one")
+        raise Unsupported(
+            f"schema {header.schema_id} is not known to this broker: 0, the envelope, is the only one"
+        )
     if header.columns & envelope.NOT_YET:
         names = [name for name, bit in envelope.BIT.items() if header.columns & envelope.NOT_YET & bit]
         raise Unsupported(f"this broker does not act upon the columns {', '.join(names)} yet: leave them out")
     if header.priority_plus_one > PRIORITIES:
         raise InvalidRecords(f"priority {header.priority_plus_one - 1} is outside 0 to {PRIORITIES - 1}")
     if header.priority_plus_one and header.columns & envelope.PRIORITY:
-        raise InvalidRequest(f"priority {header.priority_plus_one - 1} for all rows and a column of priorities: send one of them")
+        raise InvalidRequest(
+            f"priority {header.priority_plus_one - 1} for all rows and a column of priorities: send one of "
+            f"them"
+        )
 
 
 def _priorities(header: PublishHeader, batch: pa.RecordBatch) -> int | np.ndarray:

@@ -20,8 +20,8 @@ _LOOK_S: Final = 0.1
 class LongRequests:
     """The turns of long requests.
 
-    Each may be a third of a second of Python. Side by side they would take the interpreter from everybody: whoever needs it waits 5 ms for
-    each thread that has it.
+    Each may be a third of a second of Python. Side by side they would take the interpreter from everybody:
+    whoever needs it waits 5 ms for each thread that has it.
 
     Args:
         waits: whose threads those wait on that wait for their turn, so that short calls keep theirs.
@@ -44,7 +44,10 @@ class LongRequests:
             must_wait, self._taken = self._taken, True
             if must_wait:
                 if not self._waits.enter():
-                    raise Busy("too many calls wait already (waits_max), and this one is a long list: try again, or send less at a time")
+                    raise Busy(
+                        "too many calls wait already (waits_max), and this one is a long list: try again, "
+                        "or send less at a time"
+                    )
                 mine = threading.Event()
                 self._lines.setdefault(peer, deque()).append(mine)
         try:

@@ -32,7 +32,8 @@ def room_for_rows(limit: int) -> Room:
 def paced(
     room: Room, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]], hold: Hold, gone: Callable[[], bool]
 ) -> Iterator[tuple[Any, pa.Buffer]]:
-    """Yields the batches of `view`, each when there is room for it; the next is asked for when it is on its way.
+    """Yields the batches of `view`, each when there is room for it; the next is asked for when it is on its
+    way.
 
     Raises:
         Busy: the stream has ended while it waited, as `gone` says.
@@ -53,7 +54,9 @@ def paced(
 
 
 def size_of(view: RowsView) -> int:
-    """Returns how many bytes a message of a view's rows may take in memory: those of their frames, and never more than the largest."""
+    """Returns how many bytes a message of a view's rows may take in memory: those of their frames, and never
+    more than the largest.
+    """
     if view.selection.rows > _ROWS_LOOKED_AT:
         return _LARGEST
     size = 0

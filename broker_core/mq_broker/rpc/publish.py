@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
 
-#: What a request takes beside its bytes, in objects: without it, millions of empty ones would be under the limits.
+#: What a request takes beside its bytes, in objects: without it, millions of empty ones would be under the
+#: limits.
 _REQUEST_BYTES: Final = 2048
 
 
@@ -36,12 +37,16 @@ class _Slot:
 
 
 class PublishStream:
-    """One stream. A thread of its own reads and checks, the thread of the call writes; the engine's thread only marks slots.
+    """One stream. A thread of its own reads and checks, the thread of the call writes; the engine's thread
+    only marks slots.
 
-    Whoever does not read answers is not read any further, and neither is whoever has more unanswered than allowed: HTTP/2 tells the sender.
+    Whoever does not read answers is not read any further, and neither is whoever has more unanswered than
+        allowed: HTTP/2 tells the sender.
     """
 
-    def __init__(self, engine: Engine, streams: LiveStreams, requests_max: int, bytes_max: int, bytes_total: Budget) -> None:
+    def __init__(
+        self, engine: Engine, streams: LiveStreams, requests_max: int, bytes_max: int, bytes_total: Budget
+    ) -> None:
         self._engine = engine
         self._streams = streams
         self._requests = Budget(requests_max)
@@ -73,7 +78,8 @@ class PublishStream:
                         abort(context, self._fatal)
                     return
                 if self._streams.stopping and not self._pending:
-                    # What the reader may submit from here on gets no answer: the client sends it again, and the audit makes it one.
+                    # What the reader may submit from here on gets no answer: the client sends it again, and
+                    # the audit makes it one.
                     abort(context, stopping())
 
     def _read(self, requests: Iterator[bytes]) -> None:

@@ -1,6 +1,8 @@
-"""From bytes of the wire to request messages: bounded before they are parsed, and parsed on the thread of their call.
+"""From bytes of the wire to request messages: bounded before they are parsed, and parsed on the thread of
+their call.
 
-gRPC would parse on the one thread that serves all connections, say nothing of why it failed, and write a traceback for each failure.
+gRPC would parse on the one thread that serves all connections, say nothing of why it failed, and write a
+traceback for each failure.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from mq_wire.service import Method
 LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
 #: Names have a rule and an error of their own.
 _CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
-#: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of a hundred.
+#: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of
+#: a hundred.
 _LARGE_BYTES: Final = 64 << 10
 _FIELDS_MAX: Final = 100_000
 
@@ -28,20 +31,28 @@ def parse(method: Method, message: bytes) -> Any:
     """Returns the request. Those that are handled as bytes (`Method.parse_request` is None) pass.
 
     Raises:
-        LimitExceeded: more bytes or fields than a request of this method may have, a longer name or id, or more partitions.
+        LimitExceeded: more bytes or fields than a request of this method may have, a longer name or id, or
+            more partitions.
         InvalidRequest: the bytes are no such request.
     """
     if method.parse_request is None:
         return message
     limit = RPC_BYTES_MAX if method.name in LISTS else REQUEST_BYTES_MAX
     if len(message) > limit:
-        raise LimitExceeded(f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a time")
+        raise LimitExceeded(
+            f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a "
+            f"time"
+        )
     if len(message) > _LARGE_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:
-        raise LimitExceeded(f"a request of {method.name} has more than {_FIELDS_MAX} fields: ask for less at a time")
+        raise LimitExceeded(
+            f"a request of {method.name} has more than {_FIELDS_MAX} fields: ask for less at a time"
+        )
     try:
         request: Message = method.parse_request(message)
     except DecodeError as error:
-        raise InvalidRequest(f"the {len(message)} bytes of a request of {method.name} are not one: {error}") from None
+        raise InvalidRequest(
+            f"the {len(message)} bytes of a request of {method.name} are not one: {error}"
+        ) from None
     if len(message) > ID_BYTES_MAX:
         _check_sizes(method.name, request)
     return request
@@ -60,17 +71,27 @@ def _count(descriptor: Descriptor, message: memoryview, left: int) -> int:
 
 
 def _check_sizes(method: str, message: Message) -> None:
-    """Refuses texts that would be kept, journalled and repeated in errors, and more partitions than there can be."""
+    """Refuses texts that would be kept, journalled and repeated in errors, and more partitions than there can
+    be.
+    """
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if not field.is_repeated:
                 _check_sizes(method, value)
             elif field.name in ("next", "partitions") and len(value) > PARTITIONS_MAX:
-                raise LimitExceeded(f"{field.name!r} of {method} names {len(value)} partitions, a destination has {PARTITIONS_MAX} at most")
+                raise LimitExceeded(
+                    f"{field.name!r} of {method} names {len(value)} partitions, a destination has "
+                    f"{PARTITIONS_MAX} at most"
+                )
         elif field.name in _CHECKED_NAMES:
             continue
-        elif field.type == FieldDescriptor.TYPE_STRING or (field.type == FieldDescriptor.TYPE_BYTES and field.name != "ranges"):
+        elif field.type == FieldDescriptor.TYPE_STRING or (
+            field.type == FieldDescriptor.TYPE_BYTES and field.name != "ranges"
+        ):
             for text in value if field.is_repeated else (value,):
                 size = len(text.encode() if isinstance(text, str) else text)
                 if size > ID_BYTES_MAX:
-                    raise LimitExceeded(f"{field.name!r} of {method} has {size} bytes, the limit is {ID_BYTES_MAX}: choose a shorter one")
+                    raise LimitExceeded(
+                        f"{field.name!r} of {method} has {size} bytes, the limit is {ID_BYTES_MAX}: choose "
+                        f"a shorter one"
+                    )

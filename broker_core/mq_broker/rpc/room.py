@@ -1,4 +1,6 @@
-"""A budget of bytes for what clients hold up: requests that are on their way in, rows that are on their way out."""
+"""A budget of bytes for what clients hold up: requests that are on their way in, rows that are on their way
+out.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class _Waiter:
 class Room:
     """The budget. Room goes first to the connection that has least.
 
-    A client that does not go on keeps its room from nobody for long: where others wait for it, its call is cancelled, and may be made anew.
+    A client that does not go on keeps its room from nobody for long: where others wait for it, its call is
+        cancelled, and may be made anew.
 
     Args:
         limit: bytes.
@@ -115,7 +118,9 @@ class Room:
         crowd = max(1.0, len({waiter.hold.peer for waiter in self._waiters}) / 2)
         found = []
         for hold in self._holds:
-            patience = self._patience_s if self._of_peer[hold.peer] > self._limit // 4 else self._patience_with_few_s
+            patience = (
+                self._patience_s if self._of_peer[hold.peer] > self._limit // 4 else self._patience_with_few_s
+            )
             if hold.cancel is not None and now - hold.since > patience / crowd:
                 found.append(hold.cancel)
         return found

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class RunStreams:
     """All streams that hold runs.
 
-    After a broken connection a process holds its run again, often before the broker has seen the old stream end: only the last stream
-    of a run closes it.
+    After a broken connection a process holds its run again, often before the broker has seen the old stream
+    end: only the last stream of a run closes it.
     """
 
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
@@ -58,7 +58,8 @@ class RunStreams:
             self._leave(run)
 
     def _enter(self, command: HoldRun) -> int:
-        # Under the lock, so that the old stream's end cannot slip in between and close what was just held again.
+        # Under the lock, so that the old stream's end cannot slip in between and close what was just held
+        # again.
         with self._lock:
             held: int = self._engine.call(command)
             self._holders[held] += 1
@@ -69,6 +70,7 @@ class RunStreams:
             self._holders[run] -= 1
             if not self._holders[run]:
                 del self._holders[run]
-                # A broker that stops ends no run: its process holds it again when we are back, or the grace time ends it.
+                # A broker that stops ends no run: its process holds it again when we are back, or the grace
+                # time ends it.
                 if not self._streams.stopping:
                     self._engine.call(CloseRun(run))

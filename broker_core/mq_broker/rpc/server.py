@@ -1,9 +1,10 @@
 """The gRPC server: which method is answered where, on whose thread, and how many of each.
 
-Threads instead of grpc.aio, measured on two cores: one message there and back takes 340 us with either, uploads of 1 MiB run at
-0.8-1.0 GiB/s with threads and at 0.6-0.7 with aio, downloads are equal, and checksums and validation run in parallel on threads where
-they would stand in the way of everybody on an event loop. A consumer that waits costs two threads, 70 KB and no processor time: with
-1,000 of them a call takes as long as with none. The threads are ours (`threads.py`): gRPC's own start none.
+Threads instead of grpc.aio, measured on two cores: one message there and back takes 340 us with either,
+uploads of 1 MiB run at 0.8-1.0 GiB/s with threads and at 0.6-0.7 with aio, downloads are equal, and checksums
+and validation run in parallel on threads where they would stand in the way of everybody on an event loop. A
+consumer that waits costs two threads, 70 KB and no processor time: with 1,000 of them a call takes as long as
+with none. The threads are ours (`threads.py`): gRPC's own start none.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ _GRACE_S: Final = 0.5
 _CLOSING_S: Final = 3.0
 #: Calls that wait for a thread. Beyond that they are refused at once, so that a flood takes no memory.
 _CALLS_QUEUED_MAX: Final = 1024
-#: Of calls whose first request has not come the oldest goes, where there are too many: not before it has had a moment, and a stream, whose
-#: thread is its own, not before it has had a second.
+#: Of calls whose first request has not come the oldest goes, where there are too many: not before it has had
+#: a moment, and a stream, whose thread is its own, not before it has had a second.
 _PATIENCE_S: Final = 0.02
 _PATIENCE_WITH_STREAMS_S: Final = 1.0
 #: Answers that are large, and may wait long for clients that do not read.
 _LARGE_ANSWER_BYTES: Final = 64 << 10
 _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
-#: Unary calls whose request may be large; how long its client may take to send it while others wait, less with a quarter of the room.
+#: Unary calls whose request may be large; how long its client may take to send it while others wait, less
+#: with a quarter of the room.
 _LARGE_REQUESTS: Final = frozenset({"Send", "CommitStaged", "DiscardStaged"})
 _RECKONED_BYTES: Final = 3 << 20
 _SLOW_S: Final = 1.5
@@ -79,8 +81,8 @@ Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 class Server:
     """Listens, and hands every call to the engine.
 
-    Every call has a thread while it lives; threads are made when needed and used again. Streams and waiting plans are counted, so that
-    `unary_threads` are always left for calls that are answered at once.
+    Every call has a thread while it lives; threads are made when needed and used again. Streams and waiting
+    plans are counted, so that `unary_threads` are always left for calls that are answered at once.
     """
 
     def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
@@ -90,7 +92,12 @@ class Server:
         self._workers = Workers(shares.short)
         received = config.acknowledge_bytes_max, config.acknowledge_bytes_total_max
         self._streams = LiveStreams(
-            shares.streams, config.streams_per_connection_max, self._workers, shares.cause, received, config.delivery_bytes_total_max
+            shares.streams,
+            config.streams_per_connection_max,
+            self._workers,
+            shares.cause,
+            received,
+            config.delivery_bytes_total_max,
         )
         self._publish_bytes = Budget(config.publish_bytes_total_max)
         self._first = FirstRequests(shares.silent, self._workers, _PATIENCE_S)
@@ -125,9 +132,11 @@ class Server:
         return port
 
     def stop(self) -> bool:
-        """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine anything afterwards.
+        """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine
+        anything afterwards.
 
-        Returns whether all connections are closed. gRPC takes seconds to throw away what clients have not read, ten for 100,000 pings.
+        Returns whether all connections are closed. gRPC takes seconds to throw away what clients have not
+        read, ten for 100,000 pings.
         """
         self._health.end()
         self._arrivals.stop()
@@ -143,7 +152,9 @@ class Server:
 
     def _add_services(self) -> None:
         handlers = {name: self.handler(method) for name, method in service.METHODS.items()}
-        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),))
+        self._grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service.SERVICE_NAME, handlers),)
+        )
         self._grpc.add_registered_method_handlers(service.SERVICE_NAME, handlers)
         self._add_health()
         self._add_reflection()
@@ -154,17 +165,23 @@ class Server:
 
         def check(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._first_request(requests, context) as message:
-                return self._health.check(self._small(health_pb2.HealthCheckRequest, message, context), context)
+                return self._health.check(
+                    self._small(health_pb2.HealthCheckRequest, message, context), context
+                )
 
         def watch(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            request = self._small(health_pb2.HealthCheckRequest, self._first_of_streams.of(requests, context), context)
+            request = self._small(
+                health_pb2.HealthCheckRequest, self._first_of_streams.of(requests, context), context
+            )
             yield from self._health.watch(request, context)
 
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Check": grpc.stream_unary_rpc_method_handler(check, None, write),
             "Watch": grpc.stream_stream_rpc_method_handler(self._counted(watch), None, write),
         }
-        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers),))
+        self._grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers),)
+        )
 
     def _add_reflection(self) -> None:
         names = (service.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -176,7 +193,9 @@ class Server:
             asked = itertools.chain(() if first is None else (first,), requests)
             for count, message in enumerate(asked):
                 if count >= _REFLECTIONS_MAX:
-                    abort(context, Busy(f"one stream has asked {_REFLECTIONS_MAX} questions: open another one"))
+                    abort(
+                        context, Busy(f"one stream has asked {_REFLECTIONS_MAX} questions: open another one")
+                    )
                 request = self._small(reflection_pb2.ServerReflectionRequest, message, context)
                 answer = next(servicer.ServerReflectionInfo(iter((request,)), context))
                 self._hold("ServerReflectionInfo", answer.ByteSize(), context)
@@ -187,7 +206,9 @@ class Server:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._counted(reflect), None, write)
         }
-        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),))
+        self._grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),)
+        )
 
     def _small(self, kind: type[Message], message: bytes | None, context: grpc.ServicerContext) -> Any:
         """Returns a request of a service that is not ours."""
@@ -195,26 +216,42 @@ class Server:
             if message is None:
                 raise InvalidRequest(f"a call without a {kind.__name__}: send one")
             if len(message) > _SMALL_REQUEST_BYTES:
-                raise LimitExceeded(f"a {kind.__name__} of {len(message)} bytes is over the limit of {_SMALL_REQUEST_BYTES}: ask for less")
+                raise LimitExceeded(
+                    f"a {kind.__name__} of {len(message)} bytes is over the limit of "
+                    f"{_SMALL_REQUEST_BYTES}: ask for less"
+                )
             return kind.FromString(message)
         except DecodeError as error:
-            abort(context, InvalidRequest(f"the {len(message or b'')} bytes of a {kind.__name__} are not one: {error}"))
+            abort(
+                context,
+                InvalidRequest(f"the {len(message or b'')} bytes of a {kind.__name__} are not one: {error}"),
+            )
         except MqError as error:
             abort(context, error)
 
     def handler(self, method: service.Method) -> grpc.RpcMethodHandler[Any, Any]:
-        """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no request yet is known to us."""
+        """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no
+        request yet is known to us.
+        """
         behavior = self._streaming(method)
         if behavior is None:
             return grpc.stream_unary_rpc_method_handler(self._answering(method), None, None)
         threads = 2 if method.name in _TWO_THREADS else 1
-        return grpc.stream_stream_rpc_method_handler(self._counted(behavior, threads), None, method.serialize_response)
+        return grpc.stream_stream_rpc_method_handler(
+            self._counted(behavior, threads), None, method.serialize_response
+        )
 
     def _streaming(self, method: service.Method) -> Behavior | None:
         config = self._config
 
         def publish(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            stream = PublishStream(self._engine, self._streams, config.publish_requests_max, config.publish_bytes_max, self._publish_bytes)
+            stream = PublishStream(
+                self._engine,
+                self._streams,
+                config.publish_requests_max,
+                config.publish_bytes_max,
+                self._publish_bytes,
+            )
             self._arrivals.tell_instead(context, stream.refuse)
             return stream.run(requests, context)
 
@@ -225,8 +262,13 @@ class Server:
                 yield parse(method, first)
                 del first  # requests may be large, and the next one may be long in coming
                 while (message := next(requests, None)) is not None:
-                    # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a message, and as arrays.
-                    with self._taking_in if len(message) > LONG_BYTES and method.name in LISTS else contextlib.nullcontext():
+                    # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a
+                    # message, and as arrays.
+                    with (
+                        self._taking_in
+                        if len(message) > LONG_BYTES and method.name in LISTS
+                        else contextlib.nullcontext()
+                    ):
                         request = parse(method, message)
                         del message
                         yield request
@@ -240,7 +282,9 @@ class Server:
         streams: dict[str, Behavior] = {
             "Publish": publish,
             "Consume": consume,
-            "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(parsed(requests, context), context),
+            "Fetch": lambda requests, context: FetchStream(self._engine, self._streams).run(
+                parsed(requests, context), context
+            ),
             "HoldRun": lambda requests, context: self._runs.hold(parsed(requests, context), context),
         }
         return streams.get(method.name)
@@ -266,7 +310,9 @@ class Server:
 
         return answering
 
-    def _turn(self, list_bytes: int, context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
+    def _turn(
+        self, list_bytes: int, context: grpc.ServicerContext
+    ) -> contextlib.AbstractContextManager[None]:
         if list_bytes <= LONG_BYTES:
             return contextlib.nullcontext()
         return self._lists.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
@@ -275,18 +321,24 @@ class Server:
     def _first_request(
         self, requests: Iterator[bytes], context: grpc.ServicerContext, *, large: bool = False
     ) -> Iterator[bytes | None]:
-        """The one request of a call that is answered at once. Where it may be `large` it has room before it is read, until the answer."""
+        """The one request of a call that is answered at once. Where it may be `large` it has room before it
+        is read, until the answer.
+        """
         hold = Hold(context.peer(), context.cancel)
 
         def take_room() -> None:
             if large:
-                self._requests.take(hold, _RECKONED_BYTES, lambda: self._streams.stopping or not context.is_active())
+                self._requests.take(
+                    hold, _RECKONED_BYTES, lambda: self._streams.stopping or not context.is_active()
+                )
 
         try:
             with self._arrivals.reading(requests, context) as arriving:
                 message = self._first.of(arriving, context, take_room)
             hold.cancel = None  # from here on it waits for us
-            self._requests.correct(hold, 0 if message is None or len(message) < _SMALL_REQUEST_BYTES else len(message))
+            self._requests.correct(
+                hold, 0 if message is None or len(message) < _SMALL_REQUEST_BYTES else len(message)
+            )
             yield message
         except Busy as error:
             abort(context, error)
@@ -297,14 +349,23 @@ class Server:
     def _hold(self, name: str, size: int, context: grpc.ServicerContext) -> None:
         """Counts a large answer until the client has it, or is gone."""
         if not self._answers.try_take(size):
-            abort(context, Busy(f"{_LARGE_ANSWERS_BYTES_MAX} bytes of answers are not read yet: read them, and call {name} again"))
+            abort(
+                context,
+                Busy(
+                    f"{_LARGE_ANSWERS_BYTES_MAX} bytes of answers are not read yet: read them, and call "
+                    f"{name} again"
+                ),
+            )
         if not context.add_callback(lambda: self._answers.give(size)):
             self._answers.give(size)
 
     def _counted(self, behavior: Behavior, threads: int = 1) -> Behavior:
         def counted(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._streams.counted(context.peer(), threads, context), self._arrivals.reading(requests, context) as arriving:
+                with (
+                    self._streams.counted(context.peer(), threads, context),
+                    self._arrivals.reading(requests, context) as arriving,
+                ):
                     yield from behavior(arriving, context)
             except (Busy, BrokerUnavailable) as error:
                 abort(context, error)
@@ -321,13 +382,16 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         # Files that ran out would end the journal, and with it the broker.
         ("grpc.max_allowed_incoming_connections", connections_that_fit(config.connections_max)),
         ("grpc.server_handshake_timeout_ms", config.keepalive_timeout_ms),
-        # More calls of one connection wait at its client. Of those that have come gRPC would drop some, anybody's, above a thousand.
+        # More calls of one connection wait at its client. Of those that have come gRPC would drop some,
+        # anybody's, above a thousand.
         ("grpc.max_concurrent_streams", config.streams_per_connection_max + _CALLS_BESIDE_STREAMS),
         ("grpc.server.max_pending_requests", _CALLS_PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_PENDING_MAX),
-        # What is sent ahead of being asked for waits in memory: no more than the 64 KiB that a stream may send at first.
+        # What is sent ahead of being asked for waits in memory: no more than the 64 KiB that a stream may
+        # send at first.
         ("grpc.http2.bdp_probe", 0),
-        # Beside a message that is awaited, so much may be on its way in a stream: over a long way it is all that a round trip brings.
+        # Beside a message that is awaited, so much may be on its way in a stream: over a long way it is all
+        # that a round trip brings.
         ("grpc.http2.lookahead_bytes", 1 << 20),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),

@@ -1,4 +1,6 @@
-"""Errors on their way out: a gRPC status with the stable code in the trailing metadata, or a message inside a stream."""
+"""Errors on their way out: a gRPC status with the stable code in the trailing metadata, or a message inside a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ _MESSAGE_BYTES_MAX: Final = 2000
 
 
 def as_mq_error(error: BaseException) -> MqError:
-    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes to the log."""
+    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes
+    to the log.
+    """
     if isinstance(error, MqError) and type(error) in TABLE:
         if isinstance(error, InternalError) and error.__cause__ is not None:
             say(logging.ERROR, "bug", str(error), error=error.__cause__)
         return error
     say(logging.ERROR, "bug", f"a bug in the broker: {type(error).__name__}: {error}", error=error)
-    return InternalError(f"a bug in the broker: {type(error).__name__}: {error}; its log has the traceback, please report it")
+    return InternalError(
+        f"a bug in the broker: {type(error).__name__}: {error}; its log has the traceback, please report it"
+    )
 
 
 def abort(context: grpc.ServicerContext, error: BaseException) -> NoReturn:
@@ -40,4 +46,8 @@ def in_band(error: BaseException) -> Error:
 
 def _shortened(text: str) -> str:
     data = text.encode("utf-8", "replace")
-    return text if len(data) <= _MESSAGE_BYTES_MAX else data[: _MESSAGE_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
+    return (
+        text
+        if len(data) <= _MESSAGE_BYTES_MAX
+        else data[: _MESSAGE_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
+    )

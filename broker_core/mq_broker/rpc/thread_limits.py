@@ -1,4 +1,6 @@
-"""How many threads the system lets this process have: the limits that are in force, and which of them is the tightest."""
+"""How many threads the system lets this process have: the limits that are in force, and which of them is the
+tightest.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def _limits(root: Path) -> Iterator[ThreadLimit]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     uid = os.getuid()
     if soft != resource.RLIM_INFINITY and not _is_exempt(proc, uid):
-        words = f"user {uid} may have {soft} threads (RLIMIT_NPROC: raise it with `ulimit -u`, or LimitNPROC= of the systemd unit)"
+        words = (
+            f"user {uid} may have {soft} threads (RLIMIT_NPROC: raise it with `ulimit -u`, or "
+            f"LimitNPROC= of the systemd unit)"
+        )
         yield ThreadLimit(words, soft, _threads_of_user(proc, uid))
     yield from _cgroup_limits(root)
     words = "the system may have {} threads (kernel.threads-max and kernel.pid_max: raise them with `sysctl`)"
@@ -62,24 +67,38 @@ def _limits(root: Path) -> Iterator[ThreadLimit]:
 
 
 def _cgroup_limits(root: Path) -> Iterator[ThreadLimit]:
-    """Of this process's control group and of all above it, in either version. systemd's TasksMax= and Kubernetes' limits are these."""
+    """Of this process's control group and of all above it, in either version. systemd's TasksMax= and
+    Kubernetes' limits are these.
+    """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "pids"):
             continue
-        mounts = [root / "sys/fs/cgroup/pids"] if controllers else [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+        mounts = (
+            [root / "sys/fs/cgroup/pids"]
+            if controllers
+            else [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+        )
         for mount in mounts:
             # In a container the path may be the host's, and only the mount's own top is ours.
             group = mount / path.strip("/")
-            for folder in (group, *(above for above in group.parents if above == mount or mount in above.parents)):
+            for folder in (
+                group,
+                *(above for above in group.parents if above == mount or mount in above.parents),
+            ):
                 limit, used = _number(folder / "pids.max"), _number(folder / "pids.current")
                 if limit is not None and used is not None:
-                    words = f"its control group may have {limit} threads (pids.max: raise TasksMax= of the systemd unit or the pod's limit)"
+                    words = (
+                        f"its control group may have {limit} threads (pids.max: raise TasksMax= of the "
+                        f"systemd unit or the pod's limit)"
+                    )
                     yield ThreadLimit(words, limit, used)
 
 
 def _is_exempt(proc: Path, uid: int) -> bool:
-    """Whether `ulimit -u` does not hold for this process: for root, and who may do as much, outside of user namespaces."""
+    """Whether `ulimit -u` does not hold for this process: for root, and who may do as much, outside of user
+    namespaces.
+    """
     if _text(proc / "self/uid_map").split() != ["0", "0", "4294967295"]:
         return False
     effective = dict(_STATUS.findall(_text(proc / "self/status"))).get("CapEff", "0")
@@ -102,7 +121,9 @@ def _number(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a file says; nothing where it cannot be read, since what the system does not say limits nothing here."""
+    """What a file says; nothing where it cannot be read, since what the system does not say limits nothing
+    here.
+    """
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

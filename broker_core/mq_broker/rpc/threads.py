@@ -1,4 +1,6 @@
-"""Threads that calls run on: made before they are promised, so that nobody who was let in waits for one that the system refuses."""
+"""Threads that calls run on: made before they are promised, so that nobody who was let in waits for one that
+the system refuses.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,14 @@ class Shares:
         left = limit.left - KEPT
         if left < _LEAST:
             raise InvalidOption(
-                f"a broker needs {_LEAST + KEPT} threads at least, and {limit.words}, of which {limit.used} are in use: raise the limit"
+                f"a broker needs {_LEAST + KEPT} threads at least, and {limit.words}, of which "
+                f"{limit.used} are in use: raise the limit"
             )
         short = min(wanted.short, max(8, left // 8))
         silent, waits = min(SILENT_MAX, max(8, left // 8)), min(wanted.waits, max(4, left // 16))
-        return cls(min(wanted.streams, (left - short - silent - waits) // 2), waits, silent, short, limit.words)
+        return cls(
+            min(wanted.streams, (left - short - silent - waits) // 2), waits, silent, short, limit.words
+        )
 
     @property
     def threads(self) -> int:
@@ -81,7 +86,8 @@ def shares_now(config: BrokerConfig) -> Shares:
     if shares.cause:
         say(
             logging.WARNING, "few_threads",
-            f"{shares.streams} streams instead of {config.streams_max} (streams_max), each takes two threads: {shares.cause}",
+            f"{shares.streams} streams instead of {config.streams_max} (streams_max), each takes two "
+            f"threads: {shares.cause}",
             streams=shares.streams, waits=shares.waits, unary_threads=shares.short,
         )  # fmt: skip
     return shares
@@ -90,9 +96,10 @@ def shares_now(config: BrokerConfig) -> Shares:
 class Workers(Executor):
     """The threads of all calls, used again and again.
 
-    So many are there from the start that `short` calls are always answered beside those that last. What lasts, a stream or a call that is
-    silent, reserves its thread first, which makes one where there is none to spare. Nothing else starts threads: gRPC's own serving thread,
-    which hands calls over here, would end for good where the system refuses one.
+    So many are there from the start that `short` calls are always answered beside those that last. What
+    lasts, a stream or a call that is silent, reserves its thread first, which makes one where there is none
+    to spare. Nothing else starts threads: gRPC's own serving thread, which hands calls over here, would end
+    for good where the system refuses one.
 
     Raises:
         InvalidOption: not even those can be made.
@@ -163,7 +170,10 @@ class Workers(Executor):
                 self._why = f"{limit.words}, of which {limit.used} are in use"
             self._looked_at = now
         made = self._made
-        return Busy(f"the system gives this broker no thread beside its {made} ({error}): {self._why}; close streams, or raise the limit")
+        return Busy(
+            f"the system gives this broker no thread beside its {made} ({error}): {self._why}; close "
+            f"streams, or raise the limit"
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Ends the threads when they have done what was handed over."""
@@ -181,7 +191,12 @@ class Workers(Executor):
             try:
                 future.set_result(work())
             except BaseException as error:  # gRPC looks at no result
-                say(logging.ERROR, "bug", f"a call ended with {type(error).__name__}: {error}; please report it", error=error)
+                say(
+                    logging.ERROR,
+                    "bug",
+                    f"a call ended with {type(error).__name__}: {error}; please report it",
+                    error=error,
+                )
                 future.set_exception(error)
             del item, future, work  # nothing of a call is kept while there is none
         with self._lock:

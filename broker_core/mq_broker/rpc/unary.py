@@ -17,7 +17,13 @@ from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_broker.rpc.threads import Waits
 from mq_wire.errors import LimitExceeded, MqError, Unsupported, WrongBroker
-from mq_wire.limits import NAME_BYTES_MAX, PROTOCOL_VERSION, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RPC_BYTES_MAX
+from mq_wire.limits import (
+    NAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    RECORDS_BYTES_MAX,
+    RECORDS_ROWS_MAX,
+    RPC_BYTES_MAX,
+)
 from mq_wire.v1.admin_pb2 import (
     HelloRequest,
     HelloResponse,
@@ -49,13 +55,25 @@ Answer = Callable[[Any, grpc.ServicerContext], Any]
 class UnaryCalls:
     """Answers for `Hello`, `Plan` and `Stats`, and for all calls that the engine knows by itself."""
 
-    def __init__(self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits: Waits) -> None:
+    def __init__(
+        self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits: Waits
+    ) -> None:
         self._engine = engine
         self._streams = streams
         self._waits = waits
         self._started = time.monotonic()
-        limits = Limits(records_bytes_max=RECORDS_BYTES_MAX, records_rows_max=RECORDS_ROWS_MAX, name_bytes_max=NAME_BYTES_MAX)
-        self._hello = HelloResponse(cluster_id=cluster_id, version=version, protocol=PROTOCOL_VERSION, features=FEATURES, limits=limits)
+        limits = Limits(
+            records_bytes_max=RECORDS_BYTES_MAX,
+            records_rows_max=RECORDS_ROWS_MAX,
+            name_bytes_max=NAME_BYTES_MAX,
+        )
+        self._hello = HelloResponse(
+            cluster_id=cluster_id,
+            version=version,
+            protocol=PROTOCOL_VERSION,
+            features=FEATURES,
+            limits=limits,
+        )
 
     def of(self, name: str) -> Answer:
         """Returns the function that answers the method `name`."""
@@ -86,7 +104,8 @@ class UnaryCalls:
         try:
             if header.cluster_id not in (b"", self._hello.cluster_id):
                 raise WrongBroker(
-                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a new one for this broker"
+                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a "
+                    f"new one for this broker"
                 )
             receipt = self._engine.answer(intake.command(header, records))
         except MqError as error:
@@ -95,11 +114,16 @@ class UnaryCalls:
 
     def _answer_hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloResponse:
         if request.protocol < PROTOCOL_VERSION:
-            raise Unsupported(f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the client")
+            raise Unsupported(
+                f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the "
+                f"client"
+            )
         say(logging.INFO, "connected", "a client connected", client=request.client, peer=context.peer())
         return self._hello
 
-    def _answer_list(self, request: ListDestinationsRequest, context: grpc.ServicerContext) -> ListDestinationsResponse:
+    def _answer_list(
+        self, request: ListDestinationsRequest, context: grpc.ServicerContext
+    ) -> ListDestinationsResponse:
         # In pages: ten thousand destinations at once would keep everybody else waiting for a second.
         response = ListDestinationsResponse()
         after, size = "", 0
@@ -109,12 +133,17 @@ class UnaryCalls:
                 break
             size += page.ByteSize()
             if size > _LIST_BYTES_MAX:
-                raise LimitExceeded(f"the destinations are a list of more than {_LIST_BYTES_MAX} bytes: ask for those with a longer prefix")
+                raise LimitExceeded(
+                    f"the destinations are a list of more than {_LIST_BYTES_MAX} bytes: ask for those with "
+                    f"a longer prefix"
+                )
             response.MergeFrom(page)
             after = page.destinations[-1].name
         return response
 
-    def _answer_consumers(self, request: ListConsumersRequest, context: grpc.ServicerContext) -> ListConsumersResponse:
+    def _answer_consumers(
+        self, request: ListConsumersRequest, context: grpc.ServicerContext
+    ) -> ListConsumersResponse:
         response = ListConsumersResponse()
         page: ConsumersPage | None = ConsumersPage(request.destination, "", 0, _PAGE_EFFORT)
         size = 0
@@ -122,11 +151,16 @@ class UnaryCalls:
             found, page = self._engine.answer(page)
             size += found.ByteSize()
             if size > _LIST_BYTES_MAX:
-                raise LimitExceeded(f"these consumers are a list of more than {_LIST_BYTES_MAX} bytes: ask for one destination")
+                raise LimitExceeded(
+                    f"these consumers are a list of more than {_LIST_BYTES_MAX} bytes: ask for one "
+                    f"destination"
+                )
             response.MergeFrom(found)
         return response
 
-    def _answer_discard(self, request: DiscardStagedRequest, context: grpc.ServicerContext) -> DiscardStagedResponse:
+    def _answer_discard(
+        self, request: DiscardStagedRequest, context: grpc.ServicerContext
+    ) -> DiscardStagedResponse:
         rows = 0
         for at in range(0, len(request.tokens), _DISCARDED_AT_ONCE):
             part = DiscardStagedRequest(tokens=request.tokens[at : at + _DISCARDED_AT_ONCE])
@@ -151,7 +185,8 @@ class UnaryCalls:
             try:
                 with self._streams.told_to_stop(stirred.set):
                     context.add_callback(stirred.set)
-                    # It looks when there is something new, once more at the end, and never in between: hundreds may wait.
+                    # It looks when there is something new, once more at the end, and never in between:
+                    # hundreds may wait.
                     while (left := deadline - time.monotonic()) > 0:
                         stirred.wait(left)
                         stirred.clear()

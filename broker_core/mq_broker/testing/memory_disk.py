@@ -1,4 +1,6 @@
-"""The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes everything else away in a crash."""
+"""The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes
+everything else away in a crash.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ if TYPE_CHECKING:
 
 
 class Crash(BaseException):
-    """The power went off, on request of a test. Everything afterwards raises it too. No program catches that by `except Exception`."""
+    """The power went off, on request of a test. Everything afterwards raises it too. No program catches that
+    by `except Exception`.
+    """
 
 
 class _Content:
-    """A file's bytes: as programs see them, as the medium holds them, and each sector's versions in between."""
+    """A file's bytes: as programs see them, as the medium holds them, and each sector's versions in
+    between.
+    """
 
     def __init__(self, durable: bytes = b"") -> None:
         self.live = bytearray(durable)
@@ -29,7 +35,9 @@ class _Content:
         return _Content(bytes(self.live))
 
     def flush(self, sector_bytes: int) -> None:
-        """Brings dirty sectors to the medium, and only those: what counts as clean after a failed sync is never written again."""
+        """Brings dirty sectors to the medium, and only those: what counts as clean after a failed sync is
+        never written again.
+        """
         medium = bytearray(self.durable.ljust(len(self.live), b"\0"))
         for sector, versions in self.versions.items():
             start = sector * sector_bytes
@@ -47,10 +55,11 @@ class MemoryDisk:
         rng: decides what a failing sync leaves on the medium.
 
     Attributes:
-        hook: called at every step that changes the disk with its name (create, allocate, write, sync, rename, remove, sync_directory), the
-            file's name and the number of steps so far. It may raise: OSError fails the step, `Crash` ends all. A failing *write* leaves
-            some of its first sectors behind, as one that is killed does. A failing *sync* is as mean as Linux: what was written may be on
-            the medium or not, and counts as clean from then on.
+        hook: called at every step that changes the disk with its name (create, allocate, write, sync, rename,
+            remove, sync_directory), the file's name and the number of steps so far. It may raise: OSError
+            fails the step, `Crash` ends all. A failing *write* leaves some of its first sectors behind, as
+            one that is killed does. A failing *sync* is as mean as Linux: what was written may be on the
+            medium or not, and counts as clean from then on.
         beside: another folder of the same device: what is in there takes from the same capacity.
         steps: how many steps there were.
         syncs: how many of them were file syncs.
@@ -127,8 +136,8 @@ class MemoryDisk:
     def crash(self, rng: random.Random) -> MemoryDisk:
         """Returns the disk as a power cut now might leave it.
 
-        Each sector that was written and not synced holds its old bytes or those of any write since; each change of names that was not
-        synced happened or not. This disk is not changed.
+        Each sector that was written and not synced holds its old bytes or those of any write since; each
+        change of names that was not synced happened or not. This disk is not changed.
         """
         survivor = MemoryDisk(self.sector_bytes, self.capacity_bytes, random.Random(rng.random()))
         names = dict(self._durable_names)
@@ -152,7 +161,9 @@ class MemoryDisk:
         return other
 
     def reopen(self) -> MemoryDisk:
-        """Returns the same disk for another process after this one died: caches and names are as they were, nothing more is durable."""
+        """Returns the same disk for another process after this one died: caches and names are as they were,
+        nothing more is durable.
+        """
         other = MemoryDisk(self.sector_bytes, self.capacity_bytes, self._random)
         other._names, other._durable_names, other._changes = self._names, self._durable_names, self._changes
         return other
@@ -167,7 +178,9 @@ class MemoryDisk:
         content.durable = bytes(durable)
 
     def _settled(self, content: _Content, rng: random.Random) -> bytes:
-        """Returns what the medium holds when each unsynced sector landed or not, and the file grew in part."""
+        """Returns what the medium holds when each unsynced sector landed or not, and the file grew in
+        part.
+        """
         grown = sorted((len(content.durable), len(content.live)))
         size = rng.choice((*grown, rng.randint(*grown)))
         medium = bytearray(content.durable[:size].ljust(size, b"\0"))
@@ -215,7 +228,10 @@ class MemoryFile:
         try:
             disk._step("write", disk._name_of(content))
         except BaseException:
-            self._put(data[: disk._random.randint(0, -(-len(data) // disk.sector_bytes)) * disk.sector_bytes], position)
+            self._put(
+                data[: disk._random.randint(0, -(-len(data) // disk.sector_bytes)) * disk.sector_bytes],
+                position,
+            )
             raise
         self._put(data, position)
 
@@ -272,8 +288,12 @@ def crash_at(step: int) -> Callable[[str, str, int], None]:
     return hook
 
 
-def fail_at(what: str, count: int, number: int = errno.EIO, within: str = "") -> Callable[[str, str, int], None]:
-    """Returns a hook that lets the n-th step of one kind (such as "sync"), on files with this in their name, fail with an errno."""
+def fail_at(
+    what: str, count: int, number: int = errno.EIO, within: str = ""
+) -> Callable[[str, str, int], None]:
+    """Returns a hook that lets the n-th step of one kind (such as "sync"), on files with this in their name,
+    fail with an errno.
+    """
     seen = 0
 
     def hook(kind: str, name: str, _: int) -> None:

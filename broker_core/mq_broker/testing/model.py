@@ -1,7 +1,9 @@
-"""The rules of the core once more, row by row, with lists and dicts and no cleverness: what the real core is compared with.
+"""The rules of the core once more, row by row, with lists and dicts and no cleverness: what the real core is
+compared with.
 
-A `Model` takes the same commands as `mq_broker.core.broker.Broker`, in plain values, and raises the same classes of errors. Time is an
-argument; identities come from a counter (`identity`), so both sides give the same ones. What survives a crash is `Model.after_crash`.
+A `Model` takes the same commands as `mq_broker.core.broker.Broker`, in plain values, and raises the same
+classes of errors. Time is an argument; identities come from a counter (`identity`), so both sides give the
+same ones. What survives a crash is `Model.after_crash`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mq_broker.testing.model_state import DONE, READY, Batch, Destination, Mark, Partition, Row, Session, StagedSet, identity
+from mq_broker.testing.model_state import (
+    DONE,
+    READY,
+    Batch,
+    Destination,
+    Mark,
+    Partition,
+    Row,
+    Session,
+    StagedSet,
+    identity,
+)
 from mq_wire.errors import (
     NotAssigned,
     OutOfOrder,
@@ -27,6 +40,7 @@ from mq_wire.limits import AUDIT_RANGES
 
 if TYPE_CHECKING:
     from mq_broker.testing.model_queries import Query
+
 
 @dataclass(slots=True)
 class Model:
@@ -67,7 +81,9 @@ class Model:
         return identity(self.identities)
 
     def after_crash(self) -> Model:
-        """Returns what a broker knows that comes up again: what connected consumers held is ready, and was not their failure."""
+        """Returns what a broker knows that comes up again: what connected consumers held is ready, and was
+        not their failure.
+        """
         left = deepcopy(self)
         for session in left.sessions.values():
             for row in session.delivered:
@@ -138,7 +154,9 @@ class Model:
                     destination.partitions[partition].duplicates += rows
         self.duplicates.clear()
 
-    def skip(self, name: str, partition: int, who: tuple[str, int], first: int, count: int, now_us: int) -> None:
+    def skip(
+        self, name: str, partition: int, who: tuple[str, int], first: int, count: int, now_us: int
+    ) -> None:
         there = self._partition(name, partition, who, first)
         if self._audit(there, who, first, count, 0) is None:
             self._remember(there, who, Batch(first, count, 0, None, now_us))
@@ -155,7 +173,9 @@ class Model:
             raise UnknownProducer(producer)
         return self.destination(name).partitions[partition]
 
-    def _audit(self, there: Partition, who: tuple[str, int], first: int, count: int, crc: int) -> Batch | None:
+    def _audit(
+        self, there: Partition, who: tuple[str, int], first: int, count: int, crc: int
+    ) -> Batch | None:
         producer, epoch = who
         mark = there.mark(producer)
         if mark is None and first:
@@ -218,7 +238,9 @@ class Model:
         ready = [other for other in destination.rows() if other.holder == READY]
         assert row in ready, f"{row} was not ready"
         assert row.priority == max(other.priority for other in ready), f"{row} left a higher priority behind"
-        assert offset == min(r.offset for r in ready if (r.partition, r.priority) == (partition, row.priority)), f"{row} is out of order"
+        assert offset == min(
+            r.offset for r in ready if (r.partition, r.priority) == (partition, row.priority)
+        ), f"{row} is out of order"
         assert session.credit > 0, f"session {number} had no credit left for {row}"
         session.credit -= 1
         row.holder = ("session", number)
@@ -229,11 +251,15 @@ class Model:
         """Nobody with credit waits while rows are ready."""
         for session in self.sessions.values():
             ready = any(row.holder == READY for row in self.destinations[session.destination].rows())
-            assert not (waiting and session.credit > 0 and ready), f"session {session.number} was left waiting"
+            assert not (waiting and session.credit > 0 and ready), (
+                f"session {session.number} was left waiting"
+            )
 
     def acknowledge(self, number: int, rows: Sequence[tuple[int, int]]) -> int:
         session = self._session(number)
-        held = {(row.partition, row.offset): row for row in session.delivered if row.holder == ("session", number)}
+        held = {
+            (row.partition, row.offset): row for row in session.delivered if row.holder == ("session", number)
+        }
         if any(row not in held for row in rows):
             raise NotAssigned(str(rows))
         for row in rows:

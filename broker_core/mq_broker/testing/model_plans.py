@@ -1,4 +1,6 @@
-"""Durable consumers of the model: plans, runs, ranges, takeover and release (design.md section 6), row by row."""
+"""Durable consumers of the model: plans, runs, ranges, takeover and release (design.md section 6), row by
+row.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,18 @@ def _return_unread(model: Model, run: int) -> None:
     for destination in model.destinations.values():
         for consumer in destination.consumers.values():
             if consumer.run == run:
-                give_back_unread(model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+                give_back_unread(
+                    model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by]
+                )
 
 
 def give_back_unread(model: Model, consumer: Consumer, plans: list[Plan]) -> None:
     """Of plans that were given back and never opened the last ones are known."""
     if plans:
         give_back(consumer, plans)
-        for plan in [plan for plan in consumer.kept() if plan.returned and not plan.used][: -model.kept_returned]:
+        for plan in [plan for plan in consumer.kept() if plan.returned and not plan.used][
+            : -model.kept_returned
+        ]:
             plan.dropped = True
 
 
@@ -70,11 +76,20 @@ def give_back(consumer: Consumer, plans: list[Plan], blame: bool = False) -> Non
 
 
 def choose(destination: Destination, rows: int, below: dict[int, int] | None = None) -> list[Row]:
-    """Returns the next rows: highest priority first, and within one always from the partition that gave least so far."""
+    """Returns the next rows: highest priority first, and within one always from the partition that gave least
+    so far.
+    """
     chosen: list[Row] = []
-    left = [row for row in destination.rows() if row.holder == READY and (below is None or row.offset < below.get(row.partition, 0))]
+    left = [
+        row
+        for row in destination.rows()
+        if row.holder == READY and (below is None or row.offset < below.get(row.partition, 0))
+    ]
     for priority in range(9, -1, -1):
-        waiting = {n: [row for row in left if (row.partition, row.priority) == (n, priority)] for n in range(len(destination.partitions))}
+        waiting = {
+            n: [row for row in left if (row.partition, row.priority) == (n, priority)]
+            for n in range(len(destination.partitions))
+        }
         given = dict.fromkeys(waiting, 0)
         while len(chosen) < rows and any(waiting.values()):
             number = min((n for n in waiting if waiting[n]), key=lambda n: (given[n], n))
@@ -91,13 +106,17 @@ def _locate(consumer: Consumer, positions: dict[int, int]) -> int:
             return number
     if any(number > consumer.next.get(partition, 0) for partition, number in asked.items()):
         raise OffsetsUnknown(str(asked))
-    if all(number <= consumer.boundary(consumer.unknown).get(partition, 0) for partition, number in asked.items()):
+    if all(
+        number <= consumer.boundary(consumer.unknown).get(partition, 0) for partition, number in asked.items()
+    ):
         raise DataLost(str(asked))
     raise InvalidRequest(str(asked))
 
 
 def _locate_kept(consumer: Consumer, positions: dict[int, int], accept: bool) -> tuple[int, bool]:
-    """As `_locate`; with `accept` what lies before all that is known is the first boundary that is, and data is lost."""
+    """As `_locate`; with `accept` what lies before all that is known is the first boundary that is, and data
+    is lost.
+    """
     try:
         return _locate(consumer, positions), False
     except DataLost:
@@ -133,7 +152,9 @@ def _find(model: Model, destination: Destination, name: str, incarnation: bytes,
     return consumer
 
 
-def ended(destination: Destination, incarnation: bytes) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
+def ended(
+    destination: Destination, incarnation: bytes
+) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
     if incarnation in destination.ended:
         if destination.ended[incarnation][2]:
             return SharedRange(incarnation.hex())
@@ -157,7 +178,9 @@ def plan(
     consumer = _find(model, destination, name, incarnation, run)
     if consumer is not None:
         through = _locate_kept(consumer, start, accept)[0] if incarnation else consumer.unknown
-        if consumer.acknowledged or any(p.read_by for p in consumer.plans):  # else it waits for the first reader
+        if consumer.acknowledged or any(
+            p.read_by for p in consumer.plans
+        ):  # else it waits for the first reader
             _acknowledge(model, consumer, through)
         later = consumer.plans[through:]
         for known in later:
@@ -191,7 +214,11 @@ def _check_one_queue(model: Model, destination: Destination, consumer: Consumer)
     numbers = {d.number for d in model.destinations.values()}
     for query in model.queries.values():
         reader = query.readers.get(destination.number)
-        if reader is not None and reader[2] == consumer.incarnation and len(numbers & query.readers.keys()) > 1:
+        if (
+            reader is not None
+            and reader[2] == consumer.incarnation
+            and len(numbers & query.readers.keys()) > 1
+        ):
             raise CheckpointTooOld(f"{destination.name} {consumer.incarnation.hex()}")
 
 
@@ -222,7 +249,9 @@ def forget_kept(model: Model, now_us: int, short: bool) -> None:
     alone = {}
     for destination in model.destinations.values():
         for consumer in destination.consumers.values():
-            keeps = consumer.acknowledged > consumer.forgotten and not any(plan.pending for plan in consumer.plans)
+            keeps = consumer.acknowledged > consumer.forgotten and not any(
+                plan.pending for plan in consumer.plans
+            )
             if keeps and consumer.run not in model.runs:
                 since = alone[consumer.incarnation] = model.alone.get(consumer.incarnation, now_us)
                 if now_us - since >= (model.run_grace_us if short else model.kept_range_ttl_us):
@@ -287,7 +316,10 @@ def open_range(
     """Returns partition -> (first, last, rows), and whether data is lost."""
     consumer = _find(model, destination_of(model, name, destination_id), *who)
     assert consumer is not None
-    (after, from_lost), (through, to_lost) = _locate_kept(consumer, start, accept), _locate_kept(consumer, end, accept)
+    (after, from_lost), (through, to_lost) = (
+        _locate_kept(consumer, start, accept),
+        _locate_kept(consumer, end, accept),
+    )
     if through < after:
         raise InvalidRequest(f"{start} {end}")
     gone = any(not plan.returned for plan in consumer.plans[after : min(through, consumer.forgotten)])

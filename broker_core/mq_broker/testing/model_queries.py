@@ -1,4 +1,6 @@
-"""Queries of the model: who reads in which batch, and what a batch may not hold because its number was used."""
+"""Queries of the model: who reads in which batch, and what a batch may not hold because its number was
+used.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from mq_wire.errors import CheckpointTooOld, DataLost, InvalidRequest, OffsetsUn
 
 @dataclass(slots=True)
 class Query:
-    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our run, incarnation)."""
+    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our
+    run, incarnation).
+    """
 
     reads: dict[int, int] = field(default_factory=dict)
     readers: dict[int, tuple[str, int, bytes]] = field(default_factory=dict)
@@ -29,7 +33,9 @@ def fetch(
     spark_run: str = "",
     accept: bool = False,
 ) -> list[tuple[int, Row, int]]:
-    """Returns (delivery number, row, delivery count) of numbers [first, last) of a partition; `where` has all three."""
+    """Returns (delivery number, row, delivery count) of numbers [first, last) of a partition; `where` has all
+    three.
+    """
     partition, first, last = where
     if not 0 < who[2] <= model.epoch:
         raise InvalidRequest(str(who))
@@ -39,7 +45,11 @@ def fetch(
         raise ended(destination, who[1])
     if last > consumer.next.get(partition, 0):
         raise OffsetsUnknown(str(where))
-    asked = [plan for plan in consumer.plans[consumer.unknown :] if not plan.returned and _numbers(plan, partition, first, last)]
+    asked = [
+        plan
+        for plan in consumer.plans[consumer.unknown :]
+        if not plan.returned and _numbers(plan, partition, first, last)
+    ]
     lost = [plan for plan in asked if plan.number <= consumer.forgotten]
     if not accept and (lost or first < consumer.boundary(consumer.unknown).get(partition, 0)):
         raise DataLost(str(where))
@@ -50,7 +60,10 @@ def fetch(
     rows = []
     for plan in asked:
         if plan not in lost:
-            rows += [(number, row, plan.failed + 1 + row.attempts) for number, row in _numbers(plan, partition, first, last)]
+            rows += [
+                (number, row, plan.failed + 1 + row.attempts)
+                for number, row in _numbers(plan, partition, first, last)
+            ]
             plan.read_by = max(plan.read_by, who[2])
             if batch[0]:
                 plan.batches.add(batch)
@@ -80,7 +93,12 @@ def _check_batch(model: Model, batch: tuple[str, int], plans: list[Plan]) -> Non
 
 
 def join_query(
-    model: Model, name: str, destination_id: bytes, who: tuple[str, bytes, int], batch: tuple[str, int], spark_run: str
+    model: Model,
+    name: str,
+    destination_id: bytes,
+    who: tuple[str, bytes, int],
+    batch: tuple[str, int],
+    spark_run: str,
 ) -> None:
     """A reader says that it is there."""
     if not batch[0] or not 0 < who[2] <= model.epoch:
@@ -93,8 +111,12 @@ def join_query(
     _note_read(model, batch)
 
 
-def _join(model: Model, destination: Destination, who: tuple[str, bytes, int], query: str, spark_run: str) -> None:
-    """One reader of a queue in a query: one incarnation, and before there is one, one run in a start of the query."""
+def _join(
+    model: Model, destination: Destination, who: tuple[str, bytes, int], query: str, spark_run: str
+) -> None:
+    """One reader of a queue in a query: one incarnation, and before there is one, one run in a start of the
+    query.
+    """
     readers = model.queries.setdefault(query, Query()).readers
     if destination.number not in readers:
         readers[destination.number] = (spark_run, who[2], who[1])
@@ -110,11 +132,15 @@ def _join(model: Model, destination: Destination, who: tuple[str, bytes, int], q
 
 def _refuse(model: Model, destination: Destination, first: bytes, second: bytes) -> None:
     """What was acknowledged by a query that reads twice is gone; otherwise all goes back."""
-    both = [consumer for incarnation, consumer in destination.consumers.items() if incarnation in (first, second)]
+    both = [
+        consumer for incarnation, consumer in destination.consumers.items() if incarnation in (first, second)
+    ]
     if any(consumer.acknowledged for consumer in both):
         if first != second and second in destination.consumers:
             consumer = destination.consumers[second]
-            give_back_unread(model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by])
+            give_back_unread(
+                model, consumer, [plan for plan in consumer.plans if plan.pending and not plan.read_by]
+            )
     else:
         for consumer in both:
             end_consumer(model, destination, consumer, b"", shared=True)

@@ -47,7 +47,11 @@ def stage(
         raise InvalidRequest(token.hex())
     if query and epoch > newest:
         _discard(model, _of_query(model, query, target))
-    known_batches = [known for known in held.batches if (known.destination, known.partition) == where] if held is not None else []
+    known_batches = (
+        [known for known in held.batches if (known.destination, known.partition) == where]
+        if held is not None
+        else []
+    )
     expected = sum(len(known.rows) for known in known_batches)
     if first > expected:
         raise OutOfOrder(str(first))
@@ -66,7 +70,9 @@ def stage(
 def lowest_epoch(model: Model, query: str, target: str | None) -> int:
     """Returns the lowest epoch that may write for a query to a target (None = to all of them)."""
     known = model.query_epochs.get(query, {})
-    return max((epoch for name, epoch in known.items() if target is None or name in (None, target)), default=0)
+    return max(
+        (epoch for name, epoch in known.items() if target is None or name in (None, target)), default=0
+    )
 
 
 def _raise_epoch(model: Model, query: str, target: str | None, epoch: int) -> None:
@@ -75,15 +81,26 @@ def _raise_epoch(model: Model, query: str, target: str | None, epoch: int) -> No
 
 
 def _of_query(model: Model, query: str, target: str | None) -> list[bytes]:
-    """Returns the sets of a query to a target; a set without target is to every one, and None asks for all."""
-    return [token for token, held in model.staged.items() if held.query == query and (target is None or held.target in (None, target))]
+    """Returns the sets of a query to a target; a set without target is to every one, and None asks for
+    all.
+    """
+    return [
+        token
+        for token, held in model.staged.items()
+        if held.query == query and (target is None or held.target in (None, target))
+    ]
 
 
 def take_epoch(model: Model, query: str, target: str | None) -> int:
-    """Returns a number above all others; the older writers of the query to the target are over, and what they staged is gone."""
+    """Returns a number above all others; the older writers of the query to the target are over, and what they
+    staged is gone.
+    """
     model.epoch += 1
     if query:
-        _discard(model, [token for token in _of_query(model, query, target) if model.staged[token].epoch < model.epoch])
+        _discard(
+            model,
+            [token for token in _of_query(model, query, target) if model.staged[token].epoch < model.epoch],
+        )
         _raise_epoch(model, query, target, model.epoch)
     return model.epoch
 
@@ -104,8 +121,12 @@ def commit(
     if query and query_id not in ("", query):
         raise InvalidRequest(query_id)
     who = query or query_id
-    older = [token for token in _of_query(model, query, target) if query and model.staged[token].batch <= version]
-    chosen = [held for token, _ in tokens if (held := model.staged.get(token)) is not None and held.query == query]
+    older = [
+        token for token in _of_query(model, query, target) if query and model.staged[token].batch <= version
+    ]
+    chosen = [
+        held for token, _ in tokens if (held := model.staged.get(token)) is not None and held.query == query
+    ]
     if owner and (owner, target) in model.markers:
         known_version, known_rows, known_query, _ = model.markers[owner, target]
         if version <= known_version and who and known_query and who != known_query:
@@ -138,7 +159,9 @@ def commit(
                 there.rows.append(Row(batch.partition, offset, value, priority, "", offset, now_us))
     if owner:
         model.markers[owner, target] = (version, rows, who, now_us)
-        for plan in (plan for d in model.destinations.values() for c in d.consumers.values() for plan in c.kept()):
+        for plan in (
+            plan for d in model.destinations.values() for c in d.consumers.values() for plan in c.kept()
+        ):
             plan.committed = plan.committed or (query, version) in plan.batches
     _discard(model, older)
     _end_epochs(model, query, chosen)
@@ -163,7 +186,9 @@ def _discard(model: Model, tokens: Iterable[bytes]) -> int:
 
 def discard_readers(model: Model, batches: set[tuple[str, int]]) -> None:
     for query, batch in batches:
-        _discard(model, [token for token in _of_query(model, query, None) if model.staged[token].batch <= batch])
+        _discard(
+            model, [token for token in _of_query(model, query, None) if model.staged[token].batch <= batch]
+        )
 
 
 def expire(model: Model, now_us: int) -> None:
@@ -174,9 +199,19 @@ def expire(model: Model, now_us: int) -> None:
         if held.seen_us is None:
             held.seen_us = now_us - min(max(now_us - held.time_us, 0), model.staged_ttl_us // 2)
     limit = now_us - model.staged_ttl_us
-    _discard(model, [token for token, held in model.staged.items() if held.seen_us is not None and held.seen_us < limit])
+    _discard(
+        model,
+        [token for token, held in model.staged.items() if held.seen_us is not None and held.seen_us < limit],
+    )
 
 
 def last_committed(model: Model, query: str) -> int | None:
     """Returns the last batch of a query that our sink has committed, to any target."""
-    return max((version for (owner, _), (version, *_) in model.markers.items() if query and owner == f"query:{query}"), default=None)
+    return max(
+        (
+            version
+            for (owner, _), (version, *_) in model.markers.items()
+            if query and owner == f"query:{query}"
+        ),
+        default=None,
+    )

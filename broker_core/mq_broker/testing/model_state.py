@@ -67,7 +67,9 @@ class Partition:
 
 @dataclass(slots=True)
 class Session:
-    """A connected consumer. `delivered` are all rows it ever got, in order; the application saw the first `seen` of them."""
+    """A connected consumer. `delivered` are all rows it ever got, in order; the application saw the first
+    `seen` of them.
+    """
 
     number: int
     destination: str
@@ -112,7 +114,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Consumer:
-    """One incarnation. `plans` are all it ever had; rows of those up to `forgotten` are not kept, boundaries up to `unknown` not known."""
+    """One incarnation. `plans` are all it ever had; rows of those up to `forgotten` are not kept, boundaries
+    up to `unknown` not known.
+    """
 
     name: str
     incarnation: bytes

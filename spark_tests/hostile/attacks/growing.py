@@ -21,13 +21,17 @@ _WINDOW: Final = 500
 
 
 def partitions(target: Target) -> None:
-    """Queues of 1,024 partitions, a hundred bytes each to create. They are deleted when the attack is over: what then stays is too much."""
+    """Queues of 1,024 partitions, a hundred bytes each to create. They are deleted when the attack is over:
+    what then stays is too much.
+    """
     wire = target.wire()
     for _ in range(target.times(100)):
         name = f"broad.{uuid.uuid4().hex}"
         try:
             wire.call("CreateDestination", CreateDestinationRequest(name=name, partitions=1024))
-            target.later(functools.partial(wire.call, "DeleteDestination", DeleteDestinationRequest(name=name)))
+            target.later(
+                functools.partial(wire.call, "DeleteDestination", DeleteDestinationRequest(name=name))
+            )
         except grpc.RpcError as error:
             if error_code(error) != "LIMIT_EXCEEDED":
                 raise
@@ -35,7 +39,9 @@ def partitions(target: Target) -> None:
 
 
 def strangers(target: Target) -> None:
-    """A producer of its own for each row, in each of a thousand partitions: the duplicate audit knows them all."""
+    """A producer of its own for each row, in each of a thousand partitions: the duplicate audit knows them
+    all.
+    """
     wire = target.wire()
     wire.call("CreateDestination", CreateDestinationRequest(name="audited", partitions=1024))
     publisher, batch = wire.publisher("audited"), batch_of([b"v"])
@@ -67,7 +73,9 @@ def single_rows(target: Target) -> None:
 
 
 def poison(target: Target) -> None:
-    """One row that is taken, counted as seen and given back, again and again: each time it has failed once more."""
+    """One row that is taken, counted as seen and given back, again and again: each time it has failed once
+    more.
+    """
     wire = target.wire()
     publisher = wire.publisher("poisoned")
     assert publisher.send(batch_of([b"poison"])).receipt.rows == 1
@@ -108,7 +116,9 @@ def hellos(target: Target) -> None:
     client = target.client()
     with contextlib.suppress(TimeoutError, ConnectionError):
         for number in range(target.times(3000)):
-            client.call("Hello", HelloRequest(client=f"{number} " + "\n\x1b[2Jx" * 60, protocol=1).SerializeToString())
+            client.call(
+                "Hello", HelloRequest(client=f"{number} " + "\n\x1b[2Jx" * 60, protocol=1).SerializeToString()
+            )
 
 
 ATTACKS: Final = (

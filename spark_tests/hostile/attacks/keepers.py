@@ -41,7 +41,10 @@ def invented(target: Target, count: int, make: Any, method: str) -> None:
 def owners(target: Target) -> None:
     """Commits of nothing, each by an owner of its own with a long name."""
     invented(
-        target, 3000, lambda name: CommitStagedRequest(owner=f"app:{name * 15}", target="", version=1, run_id=name * 15), "CommitStaged"
+        target,
+        3000,
+        lambda name: CommitStagedRequest(owner=f"app:{name * 15}", target="", version=1, run_id=name * 15),
+        "CommitStaged",
     )
 
 
@@ -72,7 +75,11 @@ def stage(target: Target, queues: int, sets: int) -> None:
         batch = batch_of([b"v"])
         for start in range(0, sets, 500):
             for number in range(start, start + 500):
-                publisher.put(batch, first_sequence=0, staged={"token": number.to_bytes(16, "big"), "query_id": "staging", "epoch": 1})
+                publisher.put(
+                    batch,
+                    first_sequence=0,
+                    staged={"token": number.to_bytes(16, "big"), "query_id": "staging", "epoch": 1},
+                )
             for _ in range(500):
                 answer = publisher.answer()
                 assert not answer.error.code, answer
@@ -117,7 +124,9 @@ def waiting_plans(target: Target) -> None:
     target.wire().call("CreateDestination", CreateDestinationRequest(name="broad", partitions=1024))
     for number in range(target.times(256)):
         who = ConsumerRef(destination="broad", consumer=f"waits-{number}", run=run)
-        client.call("Plan", PlanRequest(who=who, max_rows=10, max_bytes=1 << 20, wait_ms=60_000).SerializeToString())
+        client.call(
+            "Plan", PlanRequest(who=who, max_rows=10, max_bytes=1 << 20, wait_ms=60_000).SerializeToString()
+        )
 
 
 def rows_to_plan(target: Target) -> None:
@@ -140,10 +149,18 @@ def batches_of_a_plan(target: Target) -> None:
     run, wire = run_of(target), target.wire()
     who = ConsumerRef(destination="taken", consumer="busy", run=run)
     plan = wire.call("Plan", PlanRequest(who=who, max_rows=10, max_bytes=1 << 20))
-    who.cluster_id, who.destination_id, who.incarnation = plan.cluster_id, plan.destination_id, plan.incarnation
+    who.cluster_id, who.destination_id, who.incarnation = (
+        plan.cluster_id,
+        plan.destination_id,
+        plan.incarnation,
+    )
     for number in range(target.times(1000)):
         query = f"q-{number if number % 2 else 0}"
-        refused(wire.call, "JoinQuery", JoinQueryRequest(who=who, query_id=query, batch_id=number, spark_run_id=uuid.uuid4().hex))
+        refused(
+            wire.call,
+            "JoinQuery",
+            JoinQueryRequest(who=who, query_id=query, batch_id=number, spark_run_id=uuid.uuid4().hex),
+        )
 
 
 ATTACKS: Final = (
@@ -152,7 +169,13 @@ ATTACKS: Final = (
     Attack("epochs of invented queries", epochs, seconds=2),
     Attack("queues that come and go", destinations, lawful=True, seconds=1),
     Attack("staged sets of one row", staged_sets, seconds=2),
-    Attack("lists of everything", listings, prepare=lambda target: stage(target, 300, 3000), lawful=True, seconds=1),
+    Attack(
+        "lists of everything",
+        listings,
+        prepare=lambda target: stage(target, 300, 3000),
+        lawful=True,
+        seconds=1,
+    ),
     Attack("plans that wait", waiting_plans, lawful=True, seconds=0.5),
     Attack("takeovers", takeovers, prepare=rows_to_plan, seconds=1),
     Attack("batches of one plan", batches_of_a_plan, prepare=rows_to_plan, seconds=1),

@@ -42,12 +42,16 @@ def silent(target: Target) -> None:
     link = target.link(http2.PREFACE + http2.settings())
     for start in range(1, 2 * target.times(3400), 200):
         path = ("Stats", CHECK, WATCH, REFLECT)[start % 4]
-        http2.sent(link, b"".join(http2.call_headers(path, stream) for stream in range(start, start + 200, 2)))
+        http2.sent(
+            link, b"".join(http2.call_headers(path, stream) for stream in range(start, start + 200, 2))
+        )
 
 
 def reflections_packed(target: Target) -> None:
     """Compressed requests of 7.8 KB that are 8 MB, whose answers nobody reads."""
-    large = gzip.compress(reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 8_000_000).SerializeToString())
+    large = gzip.compress(
+        reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 8_000_000).SerializeToString()
+    )
     body = b"\x01" + len(large).to_bytes(4, "big") + large
     for _ in range(target.times(4)):
         words = http2.PREFACE + http2.settings(window=0)
@@ -59,7 +63,9 @@ def reflections_packed(target: Target) -> None:
 
 def reflections_unread(target: Target) -> None:
     """Names of 3,900 bytes that are repeated in an answer, which nobody reads, a hundred times a stream."""
-    request = http2.message(reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 3900).SerializeToString())
+    request = http2.message(
+        reflection_pb2.ServerReflectionRequest(file_by_filename="x" * 3900).SerializeToString()
+    )
     for _ in range(target.times(10)):
         client = target.client(window=0, reads=False)
         for _ in range(10):

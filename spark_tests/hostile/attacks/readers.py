@@ -41,7 +41,9 @@ def fill_wide(target: Target, queue: str) -> None:
 def row_by_row(target: Target, queue: str, *, reads: bool) -> None:
     """Endless credit, and one row in each delivery."""
     credit = {"rows": 1 << 62, "bytes": 1 << 62}
-    opened = ConsumeRequest(open={"destination": queue, "credit": credit, "batch_rows_max": 1}).SerializeToString()
+    opened = ConsumeRequest(
+        open={"destination": queue, "credit": credit, "batch_rows_max": 1}
+    ).SerializeToString()
     client = target.client(window=1 << 20 if reads else 0, reads=reads)
     client.call("Consume", opened, end=False)
     if reads:
@@ -89,9 +91,17 @@ ATTACKS: Final = (
         prepare=functools.partial(fill, queue="unread", rows=500_000, priorities=10),
         seconds=0.5,
     ),
-    Attack("views of a large queue", browses, prepare=functools.partial(fill, queue="browsed", rows=400_000, priorities=10), lawful=True),
+    Attack(
+        "views of a large queue",
+        browses,
+        prepare=functools.partial(fill, queue="browsed", rows=400_000, priorities=10),
+        lawful=True,
+    ),
     Attack("fetches that nobody reads", fetches, prepare=functools.partial(fill_wide, queue="wide")),
     Attack(
-        "consumers that come and go", consumers, prepare=functools.partial(fill, queue="grabbed", rows=200_000, priorities=10), seconds=0.5
+        "consumers that come and go",
+        consumers,
+        prepare=functools.partial(fill, queue="grabbed", rows=200_000, priorities=10),
+        seconds=0.5,
     ),
 )

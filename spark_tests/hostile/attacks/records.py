@@ -22,7 +22,9 @@ _TEXTS: Final = ("key", "value", "message_id", "correlation_id", "reply_to", "ty
 
 
 def with_metadata(entries: int, value_bytes: int, *, one_table: bool) -> bytes:
-    """An Arrow message of one row with so many `custom_metadata` entries that share one value; or all are one and the same entry."""
+    """An Arrow message of one row with so many `custom_metadata` entries that share one value; or all are one
+    and the same entry.
+    """
     batch = pa.record_batch([pa.array([b"v"], pa.binary())], names=["value"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -37,7 +39,8 @@ def with_metadata(entries: int, value_bytes: int, *, one_table: bool) -> bytes:
     (slot,) = struct.unpack_from("<H", meta, vtable + 4 + 2 * 4)
     vector = len(meta)
     struct.pack_into("<I", meta, table + slot, vector - (table + slot))
-    # The vector, the one vtable that all entries share, the entries, the name and the value: offsets always point forward.
+    # The vector, the one vtable that all entries share, the entries, the name and the value: offsets always
+    # point forward.
     tables = 1 if one_table else entries
     shape = vector + 4 + 4 * entries
     first = shape + 8
@@ -45,7 +48,11 @@ def with_metadata(entries: int, value_bytes: int, *, one_table: bool) -> bytes:
     value = name + 8
     starts = first + 12 * (np.arange(entries) % tables)
     places = vector + 4 + 4 * np.arange(entries)
-    meta += struct.pack("<I", entries) + (starts - places).astype("<u4").tobytes() + struct.pack("<4H", 8, 12, 4, 8)
+    meta += (
+        struct.pack("<I", entries)
+        + (starts - places).astype("<u4").tobytes()
+        + struct.pack("<4H", 8, 12, 4, 8)
+    )
     own = first + 12 * np.arange(tables)
     meta += np.column_stack([own - shape, name - (own + 4), value - (own + 8)]).astype("<i4").tobytes()
     meta += struct.pack("<I4s", 1, b"k") + struct.pack("<I", value_bytes) + bytes(value_bytes + 1)
@@ -54,16 +61,22 @@ def with_metadata(entries: int, value_bytes: int, *, one_table: bool) -> bytes:
 
 
 def with_one_buffer(size: int) -> tuple[bytes, int]:
-    """An Arrow message whose seven columns have one buffer between them, and two priorities; and its presence mask."""
+    """An Arrow message whose seven columns have one buffer between them, and two priorities; and its presence
+    mask.
+    """
     texts = ["x" * (size // _ROWS)] * _ROWS
     arrays: dict[str, Any] = dict.fromkeys(_TEXTS, texts) | {"priority": [0, 9] * (_ROWS // 2)}
     fields = [field for field in envelope.COLUMNS if field.name in arrays]
     columns = sum(envelope.BIT[field.name] for field in fields)
-    batch = pa.record_batch([pa.array(arrays[field.name], field.type) for field in fields], schema=pa.schema(fields))
+    batch = pa.record_batch(
+        [pa.array(arrays[field.name], field.type) for field in fields], schema=pa.schema(fields)
+    )
     message = batch.serialize().to_pybytes()
     (length,) = struct.unpack_from("<I", message, 4)
     meta, body = bytearray(message[8 : 8 + length]), message[8 + length :]
-    buffers = [(node.address, node.size) for array in batch.columns for node in array.buffers() if node is not None]
+    buffers = [
+        (node.address, node.size) for array in batch.columns for node in array.buffers() if node is not None
+    ]
     assert buffers
     pairs = pairs_of(meta)
     large = [at for at in pairs if struct.unpack_from("<2q", meta, at)[1] >= len(texts[0]) * _ROWS]
@@ -109,9 +122,15 @@ def send(wire: Wire, message: bytes) -> PublishResponse:
 
 
 def metadata(target: Target) -> None:
-    """40,000 entries that share one value of 3 MB; 400,000 that are one; a batch of 1 MB that is taken where it is not looked at."""
+    """40,000 entries that share one value of 3 MB; 400,000 that are one; a batch of 1 MB that is taken where
+    it is not looked at.
+    """
     wire = target.wire()
-    for entries, size, one_table in ((40_000, 3_200_000, False), (400_000, 2_000_000, True), (2000, 1_000_000, False)):
+    for entries, size, one_table in (
+        (40_000, 3_200_000, False),
+        (400_000, 2_000_000, True),
+        (2000, 1_000_000, False),
+    ):
         answer = send(wire, request(with_metadata(entries, size, one_table=one_table), 1, envelope.VALUE))
         assert answer.error.code == "INVALID_RECORDS", answer
 

@@ -26,7 +26,9 @@ _PAIRS: Final = 500_000
 def large_send() -> bytes:
     """A Send as large as one may be."""
     batch = batch_of([bytes(RECORDS_BYTES_MAX - 4096)])
-    header = PublishHeader(destination="large", producer_id=uuid.uuid4().hex, rows=1, columns=envelope.columns_of(batch.schema))
+    header = PublishHeader(
+        destination="large", producer_id=uuid.uuid4().hex, rows=1, columns=envelope.columns_of(batch.schema)
+    )
     return http2.message(framing.join(header.SerializeToString(), memoryview(envelope.encode(batch))))
 
 
@@ -34,11 +36,15 @@ def acknowledgement() -> bytes:
     """500,000 single offsets that nobody holds."""
     first = np.arange(_PAIRS, dtype="<i8") * 2
     ranges = np.column_stack([first, first + 1]).tobytes()
-    return ConsumeRequest(acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": ranges}]}).SerializeToString()
+    return ConsumeRequest(
+        acknowledge={"request_id": 1, "partitions": [{"partition": 0, "ranges": ranges}]}
+    ).SerializeToString()
 
 
 def at_once(tasks: list[functools.partial[None]]) -> None:
-    """Does all of them side by side; a connection that the broker closes, or no longer reads, is the end of its task only."""
+    """Does all of them side by side; a connection that the broker closes, or no longer reads, is the end of
+    its task only.
+    """
 
     def one(task: functools.partial[None]) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -58,7 +64,11 @@ def acknowledgements(target: Target) -> None:
     body, tasks = http2.message(acknowledgement()), []
     for _ in range(10):
         client = target.client()
-        tasks.append(functools.partial(repeat, client, client.call("Consume", opened, end=False), body, target.times(8)))
+        tasks.append(
+            functools.partial(
+                repeat, client, client.call("Consume", opened, end=False), body, target.times(8)
+            )
+        )
     at_once(tasks)
 
 
@@ -84,8 +94,12 @@ def sends(target: Target) -> None:
 def tokens(target: Target) -> None:
     """Commits and discards of as many sets as a request may name, none of which is there."""
     names = [number.to_bytes(16, "big") for number in range(33_000)]
-    commit = CommitStagedRequest(tokens=[{"token": name, "rows": 1} for name in names], rows=len(names)).SerializeToString()
-    discard = DiscardStagedRequest(tokens=[number.to_bytes(16, "big") for number in range(99_000)]).SerializeToString()
+    commit = CommitStagedRequest(
+        tokens=[{"token": name, "rows": 1} for name in names], rows=len(names)
+    ).SerializeToString()
+    discard = DiscardStagedRequest(
+        tokens=[number.to_bytes(16, "big") for number in range(99_000)]
+    ).SerializeToString()
     client = target.client()
     for _ in range(target.times(10)):
         for method, body in (("CommitStaged", commit), ("DiscardStaged", discard)):
