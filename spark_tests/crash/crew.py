@@ -53,10 +53,10 @@ def finish(world: World, senders: list[Actor], receivers: list[Actor]) -> None:
         actor.join(PATIENCE_S)
     for queue in (SHARED, ALONE):
         wait_until(
-            lambda q=queue: not world.stats(q).assigned_rows,
+            lambda q=queue: not world.stats(q).assigned_rows,  # type: ignore[misc]
             PATIENCE_S,
             f"{queue} has rows of consumers that have ended",
-        )  # type: ignore[misc]
+        )
         drain(world, queue)
         assert world.stats(queue).depth_rows == 0, f"{queue} has rows that nobody was given"
     assert world.stats(RANGES).depth_rows == 0

@@ -74,10 +74,10 @@ class Load:
         before = [actor.progress for actor in self.actors]
         for actor, progress in zip(self.actors, before, strict=True):
             wait_until(
-                lambda a=actor, p=progress: self.healthy() and a.progress > p,
+                lambda a=actor, p=progress: self.healthy() and a.progress > p,  # type: ignore[misc]
                 PATIENCE_S,
                 f"{actor.name} does not heal",
-            )  # type: ignore[misc]
+            )
 
     def sometimes_wait_for_everybody(self) -> None:
         """Lest the next fault heals what this one has broken: a stuck client is told by its own progress, not

@@ -113,10 +113,10 @@ def test_exactly_once_with_the_broker_killed_in_between(
     )
     for batches in (3, 6):
         wait_until(
-            lambda want=batches: len(query.recentProgress) >= want or not query.isActive,
+            lambda want=batches: len(query.recentProgress) >= want or not query.isActive,  # type: ignore[misc]
             40,
             f"{batches} batches",
-        )  # type: ignore[misc]
+        )
         broker.kill()
         broker.start()
     finish(query)
