@@ -57,9 +57,8 @@ def main() -> None:
 
         archive = pack(folder, wheel)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        os.environ["PYSPARK_PYTHON"] = (
-            "./environment/bin/python"  # where Spark unpacks the archive, on each executor
-        )
+        # where Spark unpacks the archive, on each executor
+        os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
         spark = (
             SparkSession.builder.master("local-cluster[2,1,1024]")
             .config("spark.archives", f"{archive}#environment")

@@ -182,9 +182,8 @@ class BrokerConfig:
                 value.
         """
         try:
-            settings = tomllib.loads(
-                Path(path).read_text(encoding="utf-8-sig")
-            )  # editors of Windows put a mark before the first line
+            # editors of Windows put a mark before the first line
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise InvalidOption(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from mq_wire.errors import BrokerUnavailable, Busy, RetryLater, WrongBroker
+from mq_wire.errors import BrokerUnavailable, Busy, MqError, RetryLater, WrongBroker
+from pyspark_mq.address import Address
 from pyspark_mq.message import Session
-
-if TYPE_CHECKING:
-    from pyspark_mq.consuming import Consuming
 
 #: What a broker that can be asked has among its features.
 FEATURE: Final = "ask"
@@ -41,6 +39,33 @@ def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
             f"all addresses must lead to the "
             "same broker; make a new consumer to receive from this one"
         )
+
+
+class Receiver(Protocol):
+    """Who waits, as its patience sees it: see `Consuming`."""
+
+    session: Session
+    trouble: MqError | None
+    away_since: float
+
+    @property
+    def queue(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def address(self) -> Address:
+        """Of the broker."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can come before the application acknowledges."""
+        ...
+
+    def ask(self) -> Asking:
+        """Asks the broker whether there is nothing more."""
+        ...
 
 
 class Asking:
@@ -113,7 +138,7 @@ class Waiting:
         self._asking: Asking | None = None
         self._asked_at = 0.0
 
-    def left(self, consuming: Consuming) -> float:
+    def left(self, receiver: Receiver) -> float:
         """Returns for how many seconds to wait now; 0 or less = the broker has nothing, or owes nothing
         before an acknowledgement.
 
@@ -122,40 +147,40 @@ class Waiting:
             Busy: the same, since the broker refuses another consumer.
         """
         now = time.monotonic()
-        if consuming.is_full:
+        if receiver.is_full:
             return self._deadline - now
         if now < self._ask_at:
             return self._ask_at - now
         asking = self._asking
         is_alive = asking is not None and (asking.answered_in is None or asking.answered_in.ended is None)
         if asking is None or not is_alive:
-            asking, self._asked_at = consuming.ask(), now
+            asking, self._asked_at = receiver.ask(), now
             self._asking = asking
         if asking.answered_in is not None:
             return self._deadline - now
-        is_away = consuming.trouble is not None and consuming.session.ended is not None
+        is_away = receiver.trouble is not None and receiver.session.ended is not None
         patience = self._began + _PATIENCE_S if is_away else self._asked_at + _PATIENCE_WITH_SILENCE_S
         left = max(self._deadline, patience) - now
         if left <= 0:
-            raise self._unavailable(consuming)
+            raise self._unavailable(receiver)
         return left
 
-    def _unavailable(self, consuming: Consuming) -> RetryLater:
-        nothing = f"nothing came from queue {consuming.queue!r} within {self._timeout:g} s"
-        if consuming.session.ended is None:
+    def _unavailable(self, receiver: Receiver) -> RetryLater:
+        nothing = f"nothing came from queue {receiver.queue!r} within {self._timeout:g} s"
+        if receiver.session.ended is None:
             return BrokerUnavailable(
-                f"{nothing}, and the broker at {consuming.address} is silent: look at its log, and receive "
+                f"{nothing}, and the broker at {receiver.address} is silent: look at its log, and receive "
                 f"again"
             )
-        away = time.monotonic() - consuming.away_since
-        if isinstance(consuming.trouble, Busy):
+        away = time.monotonic() - receiver.away_since
+        if isinstance(receiver.trouble, Busy):
             return Busy(
-                f"{nothing}: the broker at {consuming.address} refuses to deliver since {away:.1f} s: "
-                f"{consuming.trouble}"
+                f"{nothing}: the broker at {receiver.address} refuses to deliver since {away:.1f} s: "
+                f"{receiver.trouble}"
             )
-        why = f": {consuming.trouble}" if consuming.trouble is not None else ""
+        why = f": {receiver.trouble}" if receiver.trouble is not None else ""
         return BrokerUnavailable(
-            f"{nothing}, and the broker at {consuming.address} has been away for {away:.1f} s; receive "
+            f"{nothing}, and the broker at {receiver.address} has been away for {away:.1f} s; receive "
             f"again when it is back{why}"
         )
 

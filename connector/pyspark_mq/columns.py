@@ -167,8 +167,7 @@ class Rows:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * self.rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    # -- builders
-    # --------------------------------------------------------------------------------------------------------
+    # -- builders ------------------------------------------------------------------------------------------
 
     def _sent(self, name: str) -> pa.Array:
         at = self._batch.schema.get_field_index(name)

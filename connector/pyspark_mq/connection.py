@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import grpc
 
@@ -35,9 +35,6 @@ from pyspark_mq.address import Address, proxy_of
 from pyspark_mq.arguments import seconds
 from pyspark_mq.link import Link
 from pyspark_mq.log import LOG, Outage
-
-if TYPE_CHECKING:
-    from pyspark_mq.publish_stream import PublishStream
 
 #: Waits between attempts double from the first to the second.
 BACKOFF_FIRST_S: Final = 0.01
@@ -108,7 +105,8 @@ class Connection:
         self._refusal: ClientClosed | None = None  # in a forked process
         self._errors: SimpleQueue[MqError | None] | None = None
         #: For `pyspark_mq.publish_stream`: the streams that the producers of this connection share.
-        self.publish_streams: list[PublishStream] = []
+        #: Each a `PublishStream`, which is built on connections.
+        self.publish_streams: list[Any] = []
         forks.watch(self)
 
     @classmethod

@@ -105,8 +105,7 @@ class Consumer:
         self._consuming.forked(parent)
         self._lock = self._consuming.lock
 
-    # -- receiving
-    # -------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Returns the next message, or None where the broker had none within `timeout` seconds (None = wait
@@ -238,8 +237,7 @@ class Consumer:
                 stacklevel=5,
             )
 
-    # -- acknowledging
-    # ---------------------------------------------------------------------------------------------------
+    # -- acknowledging -------------------------------------------------------------------------------------
 
     def acknowledge(self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message]) -> None:
         """Says that exactly these messages are done. Returns at once; `flush()` waits for the broker's

@@ -75,9 +75,8 @@ class Consuming:
         self.broken: MqError | None = None
         self.trouble: MqError | None = None
         self.away_since = 0.0
-        self.inherited: ClientClosed | None = (
-            None  # set in a forked process, whose parent all of this belongs to
-        )
+        # set in a forked process, whose parent all of this belongs to
+        self.inherited: ClientClosed | None = None
         self.flushing = 0  # callers who wait for confirmations
         self.prefetch = prefetch
         self.queue: Final = queue
@@ -104,8 +103,7 @@ class Consuming:
         self.broken = self.inherited = forks.inherited(f"the consumer of queue {self.queue!r}", parent)
         self.errors, self._call, self._thread, self._ended = [], None, None, True
 
-    # -- with the lock, for the consumer
-    # ---------------------------------------------------------------------------------
+    # -- with the lock, for the consumer -------------------------------------------------------------------
 
     def begin(self) -> None:
         """Opens the stream, once."""
@@ -261,8 +259,7 @@ class Consuming:
         self.errors.append(error)
         self._connection.report(error)
 
-    # -- without the lock
-    # ------------------------------------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Ends the stream; what was handed over and not acknowledged counts as a failed delivery."""

@@ -19,9 +19,9 @@ from pyspark_mq.arguments import seconds
 from pyspark_mq.connection import Connection
 from pyspark_mq.publish_stream import stream_for_one_more
 from pyspark_mq.publishing import Publishing
-from pyspark_mq.receipts import Sending
 from pyspark_mq.records import Piece
-from pyspark_mq.window import OutgoingBatch, Window
+from pyspark_mq.sending import OutgoingBatch, Sending
+from pyspark_mq.window import Window
 
 #: How often an ending process looks whether the stream that flushes is still open.
 _LOOK_S: Final = 0.1
@@ -73,8 +73,7 @@ class Gathering:
         self._building = threading.Lock()
         self.open = OpenBatch(self)
 
-    # -- for the stream
-    # --------------------------------------------------------------------------------------------------
+    # -- for the stream ------------------------------------------------------------------------------------
 
     @property
     def due_at(self) -> float:
@@ -88,8 +87,7 @@ class Gathering:
         if gathering.due <= time.monotonic():
             self.flush_open(gathering)
 
-    # -- from the accumulator into the window
-    # ----------------------------------------------------------------------------
+    # -- from the accumulator into the window --------------------------------------------------------------
 
     def starts(self, batch: OpenBatch) -> bool:
         """The first row of a batch: returns whether it is to leave at once."""
@@ -135,8 +133,7 @@ class Gathering:
         self._sticky = (self._sticky + 1) % self.partitions
         return self._sticky
 
-    # -- waiting
-    # --------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------
 
     def wait_for(self, sending: Sending, timeout: float | None) -> None:
         """Sends what still lingers and returns when `sending` is answered.

@@ -21,9 +21,10 @@ from pyspark_mq.accumulator import ROW_OVERHEAD_BYTES, as_bytes, check_priority,
 from pyspark_mq.arguments import seconds
 from pyspark_mq.connection import Connection
 from pyspark_mq.gathering import Gathering
-from pyspark_mq.receipts import BatchReceipt, Receipt, Sending
+from pyspark_mq.receipts import BatchReceipt, Receipt
 from pyspark_mq.records import PIECE_BYTES_MAX, cut, to_piece, to_records
-from pyspark_mq.window import OutgoingBatch, Window
+from pyspark_mq.sending import OutgoingBatch, Sending
+from pyspark_mq.window import Window
 
 #: Sending from one batch on while the next is gathered needs room for at least two.
 _BATCHES_IN_WINDOW: Final = 2
@@ -133,8 +134,7 @@ class Producer:
             self.stored.update({mark.partition: (mark.rows, mark.last_offset) for mark in opened.marks})
         return Window(self.queue, producer_id, epoch, staged, is_named=self.name is not None)
 
-    # -- sending
-    # --------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------
 
     def send(
         self,

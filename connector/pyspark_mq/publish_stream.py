@@ -44,7 +44,7 @@ def stream_for_one_more(connection: Connection) -> PublishStream:
     """Returns the stream for a new producer: one of the connection's that nobody uses, a new one while there
     are few, or the least used.
     """
-    streams = connection.publish_streams
+    streams: list[PublishStream] = connection.publish_streams
     with _CHOICE:
         stream = min(streams, key=lambda stream: stream.producers, default=None)
         if stream is None or (stream.producers and len(streams) < _STREAMS_MAX):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from mq_wire import framing
 from mq_wire.errors import ClientClosed, InternalError, LimitExceeded, MqError, WrongBroker
@@ -20,11 +20,8 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq import forks
 from pyspark_mq.connection import Connection
 from pyspark_mq.log import LOG
-from pyspark_mq.receipts import Sending
-from pyspark_mq.window import OutgoingBatch, Window
-
-if TYPE_CHECKING:
-    from pyspark_mq.publish_stream import PublishStream
+from pyspark_mq.sending import OutgoingBatch, Sending
+from pyspark_mq.window import Window
 
 NEVER: Final = float("inf")
 #: Header and records of a PublishRequest.
@@ -48,6 +45,41 @@ class Lingering(Protocol):
         ...
 
 
+class SharedStream(Protocol):
+    """The stream of several producers: see `PublishStream`, which is built on them."""
+
+    lock: threading.Lock
+    live: bool
+
+    def join(self, publishing: Publishing) -> None:
+        """Adds a producer."""
+        ...
+
+    def wake(self, member: Publishing) -> None:
+        """`member` may have something to send."""
+        ...
+
+    def remind(self, member: Publishing, at: float) -> None:
+        """Looks after `member` at that time, or earlier."""
+        ...
+
+    def linger(self, member: Publishing, due: float) -> None:
+        """`member` has rows that are to become batches at that time."""
+        ...
+
+    def leave(self, member: Publishing) -> None:
+        """Takes a producer off."""
+        ...
+
+    def stop_opening(self) -> None:
+        """This process ends: the open stream is the last."""
+        ...
+
+    def forked(self) -> None:
+        """In a child: nothing of it is left."""
+        ...
+
+
 class Publishing:
     """What a producer and its stream share. Everything here is guarded by `lock`, which is the stream's,
     unless it says otherwise.
@@ -63,7 +95,7 @@ class Publishing:
     def __init__(
         self,
         connection: Connection,
-        stream: PublishStream,
+        stream: SharedStream,
         queue: str,
         window: Window,
         send_timeout: float,
@@ -98,8 +130,7 @@ class Publishing:
         self.broken = self.inherited = forks.inherited(f"the producer of queue {self._queue!r}", parent)
         self._untold = []
 
-    # -- with the lock, for the producer
-    # ---------------------------------------------------------------------------------
+    # -- with the lock, for the producer -------------------------------------------------------------------
 
     def enqueue(self, batch: OutgoingBatch) -> None:
         """Takes a batch to be sent."""
@@ -127,8 +158,7 @@ class Publishing:
             sending.asked = True
         return untold
 
-    # -- with the lock, for the stream
-    # -----------------------------------------------------------------------------------
+    # -- with the lock, for the stream ---------------------------------------------------------------------
 
     @property
     def wants_stream(self) -> bool:
@@ -230,8 +260,7 @@ class Publishing:
                 batch.sending = None
         self.progress.notify_all()
 
-    # -- without the lock
-    # ------------------------------------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------------------
 
     def flush_due(self) -> None:
         """Lets rows that have lingered enough become batches."""

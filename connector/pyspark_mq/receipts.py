@@ -2,63 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from pyspark_mq.sending import Sending
 
-from mq_wire.errors import MqError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pyspark_mq.window import OutgoingBatch
-
-__all__ = ["BatchReceipt", "Receipt", "Sending"]
-
-
-class Waiter(Protocol):
-    """Who can send what is still waiting, and wait for its answer: the producer."""
-
-    def wait_for(self, sending: Sending, timeout: float | None) -> None: ...
-
-
-class Sending:
-    """Rows that were handed over together and become one or more batches on the wire, one per partition or
-    more.
-
-    Attributes:
-        batches: the batches, once the rows have left the accumulator.
-        left: batches without an answer; counts the accumulator itself as one.
-        routes: per row, the index of its batch and its row in there; None where all rows are in one batch, in
-            order.
-        failed: whether a batch was not stored, as far as is known.
-        asked: whether somebody has been told of the failure.
-    """
-
-    __slots__ = ("asked", "batches", "failed", "left", "routes", "waiter")
-
-    def __init__(self, waiter: Waiter) -> None:
-        self.waiter = waiter
-        self.batches: list[OutgoingBatch] = []
-        self.left = 1
-        self.routes: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
-        self.failed = False
-        self.asked = False
-
-    def settle(self, timeout: float | None) -> None:
-        """Returns when every batch is answered, well or badly."""
-        if self.left:
-            self.waiter.wait_for(self, timeout)
-
-    def of_row(self, row: int) -> tuple[OutgoingBatch, int]:
-        """Returns the batch of a row, and the row's place in it."""
-        if self.routes is None:
-            return self.batches[0], row
-        batch_of, place_of = self.routes
-        return self.batches[batch_of[row]], int(place_of[row])
-
-    def error(self) -> MqError | None:
-        """Returns the first error of its batches."""
-        return next((batch.error for batch in self.batches if batch.error is not None), None)
+__all__ = ["BatchReceipt", "Receipt"]
 
 
 class Receipt:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from mq_wire.errors import BrokerUnavailable, DataLost, MqError, StagedSetUnknown, StorageFailed, Unsupported
 from pyspark_mq.options import SinkOptions
+from pyspark_mq.staged_rows import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,24 +31,6 @@ COMMIT_RETRY_S: Final = 60.0
 #: Discarding and forgetting are courtesies: sets that nobody commits, and markers that nobody asks for, end
 #: by themselves.
 COURTESY_RETRY_S: Final = 2.0
-
-
-@dataclass(frozen=True)
-class StagedRows(WriterCommitMessage):
-    """What one write() call has staged.
-
-    Attributes:
-        token: name of the set, 16 random bytes; there is no such set where rows is 0.
-        query_id: the streaming query that the write works for, also inside of foreachBatch; empty where Spark
-            does not tell.
-        run_id: Spark's run of that query, for the broker's records.
-    """
-
-    token: bytes
-    rows: int
-    query_id: str = ""
-    batch_id: int = -1
-    run_id: str = ""
 
 
 class MqStreamWriter(DataSourceStreamArrowWriter):

@@ -60,13 +60,11 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._created = False
         self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
-        self._available_below: dict[int, int] | None = (
-            None  # AvailableNow: log offsets to stop at, by partition
-        )
+        # AvailableNow: log offsets to stop at, by partition
+        self._available_below: dict[int, int] | None = None
         self._last_batch_s: float | None = None  # monotonic
 
-    # -- planning
-    # --------------------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Returns a constant: Spark asks several times, and again on a restart with batch 0 unfinished."""
@@ -178,8 +176,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_rows = 0
         return max_rows, max_bytes, min_rows
 
-    # -- one batch
-    # -------------------------------------------------------------------------------------------------------
+    # -- one batch -----------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Opens the range for this run, which freezes what is delivered, and cuts it into tasks."""
@@ -257,8 +254,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._run is not None:
             self._run.close()
 
-    # -- the broker
-    # ------------------------------------------------------------------------------------------------------
+    # -- the broker ----------------------------------------------------------------------------------------
 
     def _call(self, method: str, request: Any) -> Any:
         from pyspark_mq.connection import Connection

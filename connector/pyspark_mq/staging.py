@@ -16,7 +16,7 @@ from pyspark_mq.options import SinkOptions
 from pyspark_mq.outgoing import gathered, routed
 from pyspark_mq.producer import Producer
 from pyspark_mq.reader import check_reachable
-from pyspark_mq.sink import StagedRows
+from pyspark_mq.staged_rows import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mq_wire import errors
 from mq_wire.errors import (
@@ -41,61 +41,13 @@ from mq_wire.errors import (
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, StagedSet
 from pyspark_mq.records import Piece
-
-if TYPE_CHECKING:
-    from pyspark_mq.receipts import Sending
+from pyspark_mq.sending import NO_SEQUENCE, OutgoingBatch
 
 #: Wait before a refused partition is tried again, doubling from the first to the second.
 _HOLD_FIRST_S: Final = 0.01
 _HOLD_LAST_S: Final = 1.0
 #: Unanswered batches of one partition: the broker must still remember each of them when it comes again.
 _UNANSWERED_MAX: Final = AUDIT_RANGES // 2
-_NO_SEQUENCE: Final = -1
-
-
-class OutgoingBatch:
-    """One batch on its way to one partition, and later what became of it.
-
-    `size` is what it takes of the window, in bytes. `records` is let go when the answer is in.
-    """
-
-    __slots__ = (
-        "base_offset",
-        "columns",
-        "crc32",
-        "deadline",
-        "duplicates",
-        "error",
-        "is_skip",
-        "lost",
-        "partition",
-        "priority_plus_one",
-        "records",
-        "refusal",
-        "request_id",
-        "rows",
-        "sending",
-        "sequence",
-        "size",
-        "stored",
-        "uncertain",
-    )
-
-    def __init__(self, sending: Sending | None, partition: int, piece: Piece) -> None:
-        self.sending, self.partition, self.rows, self.columns = sending, partition, piece.rows, piece.columns
-        self.priority_plus_one, self.records, self.crc32 = piece.priority_plus_one, piece.records, piece.crc32
-        self.size = 0 if piece.records is None else piece.records.size
-        self.is_skip = piece.records is None
-        self.sequence = _NO_SEQUENCE
-        self.request_id = 0
-        self.deadline = 0.0
-        self.uncertain = False  # it left, and may be stored
-        self.lost = False  # an answer to it was lost
-        self.refusal: MqError | None = None  # why it is still waiting
-        self.stored = False
-        self.error: MqError | None = None
-        self.base_offset: int | None = None
-        self.duplicates = 0
 
 
 class _Lane:
@@ -131,7 +83,7 @@ class _Lane:
         self.producer_id, self.next_sequence, self.forgotten = uuid.uuid4().hex, 0, False
         self.waiting = [batch for batch in self.waiting if not batch.is_skip]
         for batch in self.waiting:
-            batch.sequence = _NO_SEQUENCE
+            batch.sequence = NO_SEQUENCE
 
 
 class Window:
@@ -199,8 +151,7 @@ class Window:
         self.batches += 1
         self._ready.append(batch)
 
-    # -- towards the broker
-    # ----------------------------------------------------------------------------------------------
+    # -- towards the broker --------------------------------------------------------------------------------
 
     def next_batch(self, now: float) -> OutgoingBatch | None:
         """Returns the next batch to put on the stream, or None where there is nothing that may go."""
@@ -214,7 +165,7 @@ class Window:
             if lane.held or lane.full:
                 lane.waiting.append(batch)
                 continue
-            if batch.sequence == _NO_SEQUENCE:
+            if batch.sequence == NO_SEQUENCE:
                 batch.sequence = lane.next_sequence
                 lane.next_sequence += batch.rows
             lane.unanswered += 1
@@ -269,8 +220,7 @@ class Window:
                 times.append(oldest.deadline)
         return min(times, default=float("inf"))
 
-    # -- from the broker
-    # -------------------------------------------------------------------------------------------------
+    # -- from the broker -----------------------------------------------------------------------------------
 
     def answer(self, response: PublishResponse, now: float) -> OutgoingBatch | None:
         """Takes the answer to the oldest request and returns its batch where that has now its outcome.
@@ -305,9 +255,8 @@ class Window:
         error = errors.from_code(response.error.code, response.error.message)
         if isinstance(error, StorageFailed):
             batch.lost = True
-            self._hold(
-                lane, batch, error, now, pause=True
-            )  # the broker restarts from its disk, which may have the batch or not
+            # the broker restarts from its disk, which may have the batch or not
+            self._hold(lane, batch, error, now, pause=True)
             return None
         if (
             isinstance(error, UnknownProducer)
@@ -356,9 +305,9 @@ class Window:
             batch.lost = True
         again += self._on_wire
         self._on_wire.clear()
-        never_left = [batch for batch in again if batch.sequence == _NO_SEQUENCE]
+        never_left = [batch for batch in again if batch.sequence == NO_SEQUENCE]
         left = sorted(
-            (batch for batch in again if batch.sequence != _NO_SEQUENCE),
+            (batch for batch in again if batch.sequence != NO_SEQUENCE),
             key=lambda batch: (batch.partition, batch.sequence),
         )
         self._ready.extendleft(reversed([self._or_skip(batch) for batch in left] + never_left))
@@ -399,8 +348,7 @@ class Window:
             self.rows_stored += batch.rows
         return batch
 
-    # -- giving up
-    # -------------------------------------------------------------------------------------------------------
+    # -- giving up -----------------------------------------------------------------------------------------
 
     def expire(self, now: float, timeout_s: float) -> list[OutgoingBatch]:
         """Fails the batches whose time is up and returns them. Those that never left will not be sent."""
@@ -425,7 +373,7 @@ class Window:
                 kept.append(batch)
                 continue
             expired += self._fail(batch, self._late(batch, timeout_s))
-            if batch.sequence != _NO_SEQUENCE:
+            if batch.sequence != NO_SEQUENCE:
                 kept.append(_skip_of(batch))
         return kept
 
@@ -473,7 +421,7 @@ def _is_late(batch: OutgoingBatch, now: float) -> bool:
 
 def _order(batch: OutgoingBatch) -> float:
     """Those that never left keep their order behind the others (sorting is stable)."""
-    return float("inf") if batch.sequence == _NO_SEQUENCE else batch.sequence
+    return float("inf") if batch.sequence == NO_SEQUENCE else batch.sequence
 
 
 def _skip_of(batch: OutgoingBatch) -> OutgoingBatch:

@@ -37,8 +37,7 @@ def described(address: str, queue: str) -> admin_pb2.DestinationStats:
         return connection.call("Stats", admin_pb2.StatsRequest(destination=queue)).destination  # type: ignore[no-any-return]
 
 
-# -- a broker that is away
-# --------------------------------------------------------------------------------------------------
+# -- a broker that is away ---------------------------------------------------------------------------------
 
 
 def test_batches_do_not_end_when_the_broker_is_killed(broker: LocalBroker, queue: str) -> None:
@@ -196,8 +195,7 @@ def test_what_a_session_did_not_answer_is_asked_in_the_next() -> None:
     assert asking.answered_in is later.answered_in is second
 
 
-# -- max_unacknowledged
-# -----------------------------------------------------------------------------------------------------
+# -- max_unacknowledged ------------------------------------------------------------------------------------
 
 
 def test_no_warning_while_acknowledgements_are_on_their_way(module_broker: LocalBroker, queue: str) -> None:
@@ -236,8 +234,7 @@ def test_the_warning_says_the_number(module_broker: LocalBroker, queue: str) -> 
         assert len(list(consumer.messages(timeout=0.5))) == 25
 
 
-# -- a queue that is gone, a consumer that is ended
-# -------------------------------------------------------------------------
+# -- a queue that is gone, a consumer that is ended --------------------------------------------------------
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -324,8 +321,7 @@ def test_a_misspelt_queue_is_refused_and_not_made(module_broker: LocalBroker, na
         described(module_broker.address, name)
 
 
-# -- a consumer that nobody has any more
-# ------------------------------------------------------------------------------------
+# -- a consumer that nobody has any more -------------------------------------------------------------------
 
 
 def test_a_forgotten_consumer_ends(module_broker: LocalBroker, queue: str) -> None:

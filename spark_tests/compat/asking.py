@@ -91,8 +91,7 @@ class Asker:
         except grpc.RpcError as error:
             return {"error": error_code(error) or str(error.code())}
 
-    # -- looking
-    # --------------------------------------------------------------------------------------------------------
+    # -- looking -------------------------------------------------------------------------------------------
 
     def overview(self, *, runs: bool = False) -> Json:
         """Everything that can be seen without changing anything: figures, rows that are ready, durable
@@ -153,8 +152,7 @@ class Asker:
         finally:
             stream.end()
 
-    # -- working
-    # --------------------------------------------------------------------------------------------------------
+    # -- working -------------------------------------------------------------------------------------------
 
     def call(self, method: str, request: Json) -> Json:
         """Any unary call, request and answer as protobuf's JSON."""

@@ -158,8 +158,7 @@ class Life(Readers):
             self.later("call", "the marks of a named producer", method="OpenProducer",
                        request={"name": f"{tag}-{name}", "destination": queue})  # fmt: skip
 
-    # -- connected consumers
-    # ----------------------------------------------------------------------------------------------
+    # -- connected consumers -------------------------------------------------------------------------------
 
     def _sessions_begin(self, tag: str) -> None:
         queue = f"{tag}.work"
@@ -214,8 +213,7 @@ class Life(Readers):
         consumed(stream.next())
         self.sessions.append(stream)
 
-    # -- staged sets
-    # ------------------------------------------------------------------------------------------------------
+    # -- staged sets ---------------------------------------------------------------------------------------
 
     def _staged_begin(self, tag: str) -> None:
         out, query = f"{tag}.out", f"{tag}-query"

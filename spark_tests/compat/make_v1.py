@@ -19,6 +19,7 @@ from typing import Final
 from mq_broker import LocalBroker
 from mq_broker.repair.directory import verify_directory
 from spark_tests.compat.asking import Asker, Json
+from spark_tests.compat.brokers_v1 import as_seen, broker_on, manifests
 from spark_tests.compat.inside import entries_in, state_of
 from spark_tests.compat.kept import V1, check, pack, save, unpack
 from spark_tests.compat.life_v1 import Life
@@ -27,7 +28,6 @@ from spark_tests.support.waiting import wait_until
 
 #: The sources that these directories are of.
 COMMIT: Final = "aa5eb36"
-SEGMENT_BYTES: Final = 32 << 20
 
 
 def refuse_other_versions() -> None:
@@ -39,16 +39,6 @@ def refuse_other_versions() -> None:
             f"make_v1 writes what commit {COMMIT} writes, and these sources are others: what it has "
             f"written is kept, in {V1}"
         )
-
-
-def broker_on(data: pathlib.Path, snapshot_s: int = 86_400, port: int = 0) -> LocalBroker:
-    return LocalBroker(
-        data, segment_bytes=SEGMENT_BYTES, snapshot_interval_s=snapshot_s, default_partitions=2, port=port
-    )
-
-
-def manifests(data: pathlib.Path) -> list[str]:
-    return sorted(path.name for path in (data / "snapshots").iterdir() if path.suffix == ".mqm")
 
 
 def journal_only(data: pathlib.Path) -> Life:
@@ -101,12 +91,6 @@ def empty(data: pathlib.Path) -> Life:
     life.questions.append({"ask": "browse", "why": "there is none", "destination": "nothing"})
     broker.stop()
     return life
-
-
-def as_seen(life: Life, broker: LocalBroker) -> None:
-    """Remembers what the broker says before its end."""
-    with Asker(broker.address) as asker:
-        life.seen = asker.overview(runs=True)
 
 
 def _end(life: Life, broker: LocalBroker, tag: str, *, clean: bool = False) -> None:

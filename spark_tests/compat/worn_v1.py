@@ -9,8 +9,8 @@ from typing import Final
 
 from mq_broker import LocalBroker
 from pyspark_mq import Consumer
+from spark_tests.compat.brokers_v1 import as_seen, broker_on, manifests
 from spark_tests.compat.life_v1 import Life
-from spark_tests.compat.make_v1 import as_seen, broker_on, manifests
 from spark_tests.compat.work_v1 import Reader, columns_for, token_of
 from spark_tests.damage.rot import rot
 from spark_tests.support.waiting import wait_until

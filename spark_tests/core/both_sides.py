@@ -15,11 +15,11 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
-from mq_broker.testing.model import Model
 from mq_wire.errors import MqError
 from mq_wire.limits import PRIORITIES
 from spark_tests.core.dumps import check_same, dump_broker, dump_model
 from spark_tests.core.worlds import ListWorld, ReadRow
+from spark_tests.model.model import Model
 
 PARTITIONS = 2
 SETTINGS = Settings(

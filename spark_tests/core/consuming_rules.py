@@ -18,9 +18,6 @@ from mq_broker.core.commands import (
     ResolveFetch,
     Tick,
 )
-from mq_broker.testing import model_plans as plans
-from mq_broker.testing import model_staging as staging
-from mq_broker.testing.model_state import DONE
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
@@ -31,6 +28,9 @@ from spark_tests.core.both_sides import (
     destinations,
     pick,
 )
+from spark_tests.model import plans as plans
+from spark_tests.model import staging as staging
+from spark_tests.model.state import DONE
 
 
 class ConsumingRules(BothSides):

@@ -11,10 +11,10 @@ from mq_broker.core.audit import SKIPPED
 from mq_broker.core.broker import Broker
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.state import State
-from mq_broker.testing import model_state as plain
-from mq_broker.testing.model import Model
-from mq_broker.testing.model_state import READY
 from mq_wire.limits import AUDIT_RANGES
+from spark_tests.model import state as plain
+from spark_tests.model.model import Model
+from spark_tests.model.state import READY
 
 Dump = dict[str, Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from mq_broker.testing import model_staging as staging
 from mq_wire.v1 import produce_pb2 as produce
 from spark_tests.core import commands
 from spark_tests.core.both_sides import (
@@ -21,6 +20,7 @@ from spark_tests.core.both_sides import (
     targets,
     versions,
 )
+from spark_tests.model import staging as staging
 
 
 class ProducingRules(BothSides):

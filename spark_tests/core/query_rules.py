@@ -14,8 +14,6 @@ from mq_broker.core.commands import (
     ResolveFetch,
     RowsView,
 )
-from mq_broker.testing import model_plans as plans
-from mq_broker.testing import model_queries as rules
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.core import commands
 from spark_tests.core.both_sides import (
@@ -28,6 +26,8 @@ from spark_tests.core.both_sides import (
 )
 from spark_tests.core.consuming_rules import ConsumingRules
 from spark_tests.core.producing_rules import ProducingRules
+from spark_tests.model import plans as plans
+from spark_tests.model import queries as rules
 
 
 class QueryRules(ProducingRules, ConsumingRules):

@@ -78,8 +78,7 @@ def checked(pieces: Iterator[tuple[str, bytes]]) -> int:
     return len(sizes)
 
 
-# -- at the limits that are the default
-# ---------------------------------------------------------------------------------------
+# -- at the limits that are the default --------------------------------------------------------------------
 
 
 class ManyMarkers:
@@ -207,8 +206,7 @@ def test_a_staged_set_of_many_batches_whose_priorities_differ() -> None:
     assert checked(snapshot._staged_pieces("staged/00", held)) > 10
 
 
-# -- back again
-# ------------------------------------------------------------------------------------------------------------
+# -- back again --------------------------------------------------------------------------------------------
 
 
 def restored(scene: Scene) -> Broker:

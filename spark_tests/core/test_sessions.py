@@ -250,8 +250,7 @@ def test_the_sessions_of_a_deleted_queue_end_and_one_made_anew_is_another() -> N
     assert scene.ready() == [0]
 
 
-# -- questions, and sessions that end from this side
-# -------------------------------------------------------------------------
+# -- questions, and sessions that end from this side -------------------------------------------------------
 
 
 def told(scene: Scene, rows: int) -> tuple[int, list[Any]]:

@@ -13,11 +13,11 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import RowsView, Settings
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import Place
-from mq_broker.testing.model_state import identity
 from mq_wire import envelope
 from mq_wire.errors import JournalDamaged
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.v1.common_pb2 import RowsHeader
+from spark_tests.model.state import identity
 
 CLUSTER = b"\xcc" * 16
 

@@ -63,9 +63,8 @@ class RangeReader(Actor):
         self._connection: Connection | None = None
         self._held: Run | None = None
         self._is_numbered = False
-        self._zombie: tuple[Connection, Run] | None = (
-            None  # an older start of this program that does not know it yet
-        )
+        # an older start of this program that does not know it yet
+        self._zombie: tuple[Connection, Run] | None = None
         self._is_idle = False
 
     def step(self) -> None:
@@ -204,8 +203,7 @@ class RangeReader(Actor):
         except _Crash:
             self._end_program()
 
-    # -- the program
-    # -----------------------------------------------------------------------------------------------------
+    # -- the program ---------------------------------------------------------------------------------------
 
     def _may_crash(self, probability: float = _CRASHES) -> None:
         if self.rng.random() < probability:

@@ -54,8 +54,7 @@ class Proxy:
         self._bytes_left: dict[str, int] = {}
         self._closed = False
 
-    # -- faults
-    # --------------------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         """Resets all connections."""
@@ -110,8 +109,7 @@ class Proxy:
         with self._changed:
             return len(self._links)
 
-    # -- life
-    # --------------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
@@ -154,8 +152,7 @@ class Proxy:
         if is_late:
             link.reset()
 
-    # -- for links
-    # -------------------------------------------------------------------------------------------------------
+    # -- for links -----------------------------------------------------------------------------------------
 
     def passes(self, link: _Link, direction: str, chunk: bytes) -> bytes:
         """Returns what of `chunk` is to be sent on, once it may; ends `link` where that is due."""

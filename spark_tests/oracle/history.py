@@ -45,8 +45,7 @@ class History:
         """A moment: larger than all before."""
         return next(self._stamps)
 
-    # -- sending
-    # --------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------
 
     def group(self) -> int:
         """Begins a set of messages that must arrive all or none."""
@@ -82,8 +81,7 @@ class History:
         with self._lock:
             self._group_outcomes[group] = committed, self.stamp()
 
-    # -- reading
-    # --------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -142,8 +140,7 @@ class History:
         with self._lock:
             self._notes.append(what)
 
-    # -- for `check`
-    # -----------------------------------------------------------------------------------------------------
+    # -- for `check` ---------------------------------------------------------------------------------------
 
     def table(self, name: str) -> dict[str, Longs]:
         """One kind of event as columns, in the order in which it was written down."""

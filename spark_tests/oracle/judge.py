@@ -324,8 +324,7 @@ class _Judge:
         )
         return prefix, middle, len(lost) - prefix - middle
 
-    # -- findings
-    # --------------------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------
 
     def _blame(self, kind: str, ids: Ids) -> None:
         self._blame_all(kind, ids, name_of)

@@ -157,8 +157,7 @@ def _read(broker: Broker, reader: RowReader, fetch: OpenFetch) -> Rows | None:
     return Rows.joined(taken)
 
 
-# -- damage: each returns what it did, "" where there was nothing to do it to
-# -----------------------------------------------
+# -- damage: each returns what it did, "" where there was nothing to do it to ------------------------------
 
 
 def _flip(rng: random.Random, disks: Disks, machine: Machine) -> str:

@@ -56,8 +56,7 @@ def test_nothing_is_caught_without_a_bug(name: str) -> None:
     assert found.finding is None, str(found.finding)
 
 
-# -- planting itself
-# --------------------------------------------------------------------------------------------------------
+# -- planting itself ---------------------------------------------------------------------------------------
 
 
 def doubled(number: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mq_broker.core.commands import (
     Acknowledge,
@@ -33,9 +33,7 @@ from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from mq_wire.v1.subscribe_pb2 import OpenFetch
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.messages import counts_of, rows_of
-
-if TYPE_CHECKING:
-    from spark_tests.simulation.network import Network
+from spark_tests.simulation.network import Link, Network
 
 #: Rows of one batch at most, chosen anew each time; 0 = as many as there are. Small ones are slow.
 _BATCH_ROWS: Final = (*[0] * 17, 7, 7, 1)
@@ -43,88 +41,6 @@ _BATCH_ROWS: Final = (*[0] * 17, 7, 7, 1)
 
 def ignore(reply: Any) -> None:
     """For commands whose reply says nothing."""
-
-
-class Link:
-    """One stream or call, with the broker's end of it."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.number = network.new_number()
-        self.up: deque[Any] = deque()
-        self.down: deque[Any] = deque()
-        self.pace = 0.7  # how likely it gets a turn when the broker has one
-        self.is_broken = False  # the client knows
-        self.is_gone = False  # the broker knows
-
-    def send(self, message: Any) -> None:
-        """Puts a message on its way to the broker."""
-        if not self.is_broken:
-            self.up.append(message)
-            self.network.busy[self] = None
-
-    def end(self) -> None:
-        """The client ends it in order: what it sent before still arrives."""
-        if not self.is_broken:
-            self.is_broken = True
-            self.network.busy[self] = None
-            self.drop_down()
-
-    def drop_down(self) -> None:
-        """What was on its way to the client is lost."""
-        self.down.clear()
-
-    # -- the broker's end
-    # ------------------------------------------------------------------------------------------------
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the broker reads what comes next."""
-        return True
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the broker has rows to send."""
-        return False
-
-    def take(self, engine: Engine, message: Any) -> None:
-        raise NotImplementedError
-
-    def send_rows(self, engine: Engine) -> None:
-        """Reads some rows and sends them."""
-
-    def leave(self, engine: Engine) -> None:
-        """The broker notices that the client is gone."""
-
-
-class Call(Link):
-    """One request, one reply. `done` once the client has the reply, or knows that it will get none."""
-
-    def __init__(self, network: Network, command: Any, answered: Callable[[Any], None] | None = None) -> None:
-        super().__init__(network)
-        self.command, self._told = command, answered
-        self.reply: Any = None
-        self.done = False
-        self.send(command)
-
-    def take(self, engine: Engine, message: Any) -> None:
-        if not engine.has_arrivals and self.network.rng.random() < 0.5:
-            try:
-                reply = engine.answer(message)
-            except MqError as error:
-                if engine.failed is not None:
-                    raise
-                reply = error
-            self._answered(reply)
-        else:
-            engine.submit(message, self._answered)
-
-    def _answered(self, reply: Any) -> None:
-        self.network.count_reply(self.command, reply)
-        if self._told is not None:
-            self._told(reply)
-        if not self.is_broken:
-            self.reply, self.done = reply, True
 
 
 class PublishLink(Link):

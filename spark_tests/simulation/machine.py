@@ -86,8 +86,7 @@ class Machine:
         self._ids = 0
         self._watch_disks()
 
-    # -- the process
-    # -----------------------------------------------------------------------------------------------------
+    # -- the process ---------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Starts a process on what the disks hold; returns whether it serves."""
@@ -183,8 +182,7 @@ class Machine:
     def writes_snapshot(self) -> bool:
         return self._aside is not None and not self._aside.done
 
-    # -- faults
-    # --------------------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------
 
     def die_after(self, steps: int, *, cut: bool) -> None:
         """The process, or the power, ends in the middle of a step of the disk, so many from now."""
@@ -252,8 +250,7 @@ class Machine:
         journal.close()
         return dump_broker(broker)
 
-    # -- inside
-    # --------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------
 
     def _die(self) -> None:
         self._dead = True

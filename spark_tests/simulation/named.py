@@ -23,9 +23,8 @@ class NamedProducer(Sender):
         super().__init__(world, queue, f"named producer {number}")
         self.number = world.new_producer(world.partitions)
         self._outlet: Outlet | None = None
-        self._older: Outlet | None = (
-            None  # another start of this program that does not know that it was replaced
-        )
+        # another start of this program that does not know that it was replaced
+        self._older: Outlet | None = None
         self._next = [0] * world.partitions
         self._tried = [0] * world.partitions  # how many were ever attempted
         self._promised = [0] * world.partitions  # how many are certain to be stored

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from mq_broker.core.commands import Publish
 from mq_wire.errors import InvalidRecords, MqError, SendOutcomeUnknown
 from mq_wire.v1 import common_pb2, produce_pb2
-from pyspark_mq.window import OutgoingBatch, Window
+from pyspark_mq.sending import OutgoingBatch
+from pyspark_mq.window import Window
 from spark_tests.oracle.marked import Ids, ids_of
 from spark_tests.simulation.client import Client, Steps, World
 from spark_tests.simulation.links import PublishLink

@@ -83,9 +83,8 @@ class Reader(Client):
         self._has_lost_files = False
         self._run = 0
         self._link: RunLink | None = None
-        self._zombie: tuple[int, RunLink | None] | None = (
-            None  # an older start of this program that does not know it yet
-        )
+        # an older start of this program that does not know it yet
+        self._zombie: tuple[int, RunLink | None] | None = None
         self._is_idle = False
 
     def _new_checkpoint(self) -> Checkpoint:
@@ -192,8 +191,7 @@ class Reader(Client):
             wire.AcknowledgeRangeRequest(who=who, end=Positions(next=end)), everything_before=True
         )
 
-    # -- reading
-    # --------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def _read_range(
         self, start: dict[int, int], end: dict[int, int], batch: int, *, is_replay: bool = False
@@ -313,8 +311,7 @@ class Reader(Client):
                 f"{self.name}: batch {batch} had {len(before)} rows first, then {len(rows)} or others"
             )
 
-    # -- calls
-    # --------------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------
 
     def _who(self) -> Asking:
         """Holds the run, anew where its link broke, and returns how this start of the program calls
@@ -378,8 +375,7 @@ class Reader(Client):
         self.history.note(f"{self.name}: {type(error).__name__}: {error}")
         raise Crashed
 
-    # -- the program
-    # -----------------------------------------------------------------------------------------------------
+    # -- the program ---------------------------------------------------------------------------------------
 
     def _may_crash(self) -> None:
         if self.rng.random() < self._crash_rate and not self.world.is_finishing:

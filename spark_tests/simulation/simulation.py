@@ -141,8 +141,7 @@ class Simulation:
         if self._machine.engine is not None:
             self._machine.kill()
 
-    # -- operations
-    # ------------------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     def _operation(self) -> None:
         chance = self._rng.random()
@@ -202,8 +201,7 @@ class Simulation:
         self._machine.clock.advance(self._rng.choice([0.001, 0.02, 0.5, 2.0]))
         self._world.now_s = self._machine.clock.monotonic_ns() / 1e9
 
-    # -- mishaps
-    # --------------------------------------------------------------------------------------------------------
+    # -- mishaps -------------------------------------------------------------------------------------------
 
     def _go_wrong(self) -> None:
         weights = [weight for weight, _ in self._mishaps]
@@ -255,8 +253,7 @@ class Simulation:
         self._network.is_up = False
         self._network.break_all()
 
-    # -- the end
-    # --------------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Nothing goes wrong any more: all clients come to their end."""

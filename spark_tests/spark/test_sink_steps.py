@@ -19,7 +19,8 @@ from pyspark_mq import run as run_module
 from pyspark_mq import sink as sink_module
 from pyspark_mq.datasource import MqDataSource
 from pyspark_mq.options import SinkOptions
-from pyspark_mq.sink import MqBatchWriter, MqStreamWriter, StagedRows
+from pyspark_mq.sink import MqBatchWriter, MqStreamWriter
+from pyspark_mq.staged_rows import StagedRows
 from pyspark_mq.staging import stage
 from spark_tests.spark.queries import numbered
 

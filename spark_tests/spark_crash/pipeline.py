@@ -88,8 +88,7 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- rows
-    # --------------------------------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------------------
 
     @property
     def world(self) -> World:
@@ -136,8 +135,7 @@ class Pipeline:
         """Begins a new history, where the old one is known to be wrong and nothing is under way."""
         self.books.forget()
 
-    # -- drivers
-    # --------------------------------------------------------------------------------------------------------
+    # -- drivers -------------------------------------------------------------------------------------------
 
     @property
     def driver(self) -> Driver:
@@ -185,8 +183,7 @@ class Pipeline:
     def _alive(self) -> bool:
         return self.driver.check()
 
-    # -- steps
-    # --------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------
 
     def stop_at(self, step: Step) -> Stop:
         """Arms a stop at a boundary of the next batch that begins from now on."""

@@ -37,9 +37,8 @@ def keep_standard_files() -> None:
             sys.stdout.buffer, io.RawIOBase
         ):  # PYTHONUNBUFFERED: what a short write leaves is lost in silence
             sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding=sys.stdout.encoding)
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # a terminal that cannot show a character shows its number
+        # a terminal that cannot show a character shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def check_stdout() -> None:

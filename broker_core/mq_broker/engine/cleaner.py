@@ -13,7 +13,7 @@ from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.space import Survivors
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view, unpin
-from mq_broker.engine.quarantine import tell_lost
+from mq_broker.engine.events import tell_lost
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal

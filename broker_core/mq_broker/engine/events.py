@@ -6,8 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from pyroaring import BitMap64
+
 from mq_broker.core.ledger import Notice
+from mq_broker.core.quarantine import lost_message
 from mq_broker.log import say
+from mq_wire.errors import MqError
 
 
 def tell(notices: list[Notice]) -> None:
@@ -31,6 +35,12 @@ def tell_room(is_short: bool, free_bytes: int) -> None:
             "the disk has room again: messages are taken",
             free_bytes=free_bytes,
         )
+
+
+def tell_lost(destination: str, partition: int, lost: BitMap64, error: MqError) -> None:
+    """Logs which rows are lost, and where their bytes were."""
+    message = f"{lost_message(destination, partition, lost)} ({error})"
+    say(logging.ERROR, "rows_lost", message, queue=destination, partition=partition, rows=len(lost))
 
 
 def _created(notice: Notice, what: Any) -> None:

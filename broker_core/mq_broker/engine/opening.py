@@ -95,9 +95,8 @@ def recover(
     journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
     for turn in turns:
         replayed += sum(body is not None for _, body, _ in turn.entries)
-        journal.keep_free(
-            room_for(sizes, replayed, len(broker.state.staged))[0]
-        )  # before the pool begins to fill
+        # before the pool begins to fill
+        journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
         for header, body, place in turn.entries:
             broker.replay(header, None if body is None else pa.py_buffer(body), place)
     return broker, journal, Housekeeping(journal, store, snapshot_settings, kept, aside, replayed)

@@ -4,14 +4,12 @@ durably, and said out loud.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Quarantine, RowsView
-from mq_broker.core.quarantine import lost_message
-from mq_broker.log import say
+from mq_broker.engine.events import tell_lost
 from mq_wire.errors import MqError
 
 if TYPE_CHECKING:
@@ -45,9 +43,3 @@ def set_aside(engine: Engine, view: RowsView, error: MqError) -> BitMap64:
     if not out:
         raise error
     return out
-
-
-def tell_lost(destination: str, partition: int, lost: BitMap64, error: MqError) -> None:
-    """Logs which rows are lost, and where their bytes were."""
-    message = f"{lost_message(destination, partition, lost)} ({error})"
-    say(logging.ERROR, "rows_lost", message, queue=destination, partition=partition, rows=len(lost))

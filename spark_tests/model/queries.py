@@ -4,23 +4,11 @@ used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from mq_broker.testing.model import Model
-from mq_broker.testing.model_plans import destination_of, end_consumer, ended, give_back_unread
-from mq_broker.testing.model_staging import last_committed
-from mq_broker.testing.model_state import Destination, Plan, Row
 from mq_wire.errors import CheckpointTooOld, DataLost, InvalidRequest, OffsetsUnknown, SharedRange
-
-
-@dataclass(slots=True)
-class Query:
-    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our
-    run, incarnation).
-    """
-
-    reads: dict[int, int] = field(default_factory=dict)
-    readers: dict[int, tuple[str, int, bytes]] = field(default_factory=dict)
+from spark_tests.model.model import Model
+from spark_tests.model.plans import destination_of, end_consumer, ended, give_back_unread
+from spark_tests.model.staging import last_committed
+from spark_tests.model.state import Destination, Plan, Query, Row
 
 
 def fetch(

@@ -4,9 +4,6 @@ row.
 
 from __future__ import annotations
 
-from mq_broker.testing.model import Model
-from mq_broker.testing.model_staging import discard_readers
-from mq_broker.testing.model_state import DONE, READY, Consumer, Destination, Plan, Row
 from mq_wire.errors import (
     CheckpointTooOld,
     DataLost,
@@ -18,6 +15,9 @@ from mq_wire.errors import (
     SharedRange,
     UnknownDestination,
 )
+from spark_tests.model.model import Model
+from spark_tests.model.staging import discard_readers
+from spark_tests.model.state import DONE, READY, Consumer, Destination, Plan, Row
 
 
 def hold_run(model: Model, run: int = 0) -> int:

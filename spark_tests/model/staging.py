@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mq_broker.testing.model import Model
-from mq_broker.testing.model_state import Row, StagedBatch, StagedSet
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,
@@ -15,6 +13,8 @@ from mq_wire.errors import (
     SequenceReused,
     StagedSetUnknown,
 )
+from spark_tests.model.model import Model
+from spark_tests.model.state import Row, StagedBatch, StagedSet
 
 #: The marker of a write without a transaction lives this long.
 WRITE_MARKER_TTL_US = 24 * 3600 * 1_000_000

@@ -12,20 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from mq_broker.testing.model_state import (
-    DONE,
-    READY,
-    Batch,
-    Destination,
-    Mark,
-    Partition,
-    Row,
-    Session,
-    StagedSet,
-    identity,
-)
 from mq_wire.errors import (
     NotAssigned,
     OutOfOrder,
@@ -37,9 +24,19 @@ from mq_wire.errors import (
     UnknownProducer,
 )
 from mq_wire.limits import AUDIT_RANGES
-
-if TYPE_CHECKING:
-    from mq_broker.testing.model_queries import Query
+from spark_tests.model.state import (
+    DONE,
+    READY,
+    Batch,
+    Destination,
+    Mark,
+    Partition,
+    Query,
+    Row,
+    Session,
+    StagedSet,
+    identity,
+)
 
 
 @dataclass(slots=True)

@@ -184,3 +184,13 @@ class StagedSet:
     @property
     def count(self) -> int:
         return sum(len(batch.rows) for batch in self.batches)
+
+
+@dataclass(slots=True)
+class Query:
+    """`reads`: batch -> plans cut before it was first read. `readers`: destination number -> (Spark run, our
+    run, incarnation).
+    """
+
+    reads: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, tuple[str, int, bytes]] = field(default_factory=dict)
