@@ -2,8 +2,8 @@
 
 Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`).
 The application waits on `arrived`. Credit beyond the first grant says exactly how many rows the application
-has been handed (semantics.md A.1): the broker charges those, and no others, with a failed attempt when the
-session ends.
+has been handed (docs/rules.md, "Prefetch and credit"): the broker charges those, and no others, with a failed
+attempt when the session ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The duplicate audit: semantics.md C-T1 to C-T5, and every answer that a sequence can get."""
+"""Every answer that a sequence can get (docs/rules.md, "Duplicate audit")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `latestOffset` gets: every row of the table in design.md section 6 that is about plans."""
+"""What `latestOffset` gets: docs/rules.md, "Plans and delivery numbers"."""
 
 from __future__ import annotations
 

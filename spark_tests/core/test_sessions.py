@@ -1,5 +1,5 @@
 """Connected consumers: exact prefetch, order, exact acknowledgement, and what a lost one leaves behind
-(semantics.md A, B).
+(docs/rules.md, "Prefetch and credit", "When a consumer disappears").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Staged sets, writer epochs and commit markers: every rule of design.md section 7."""
+"""Staged sets, writer epochs and commit markers: docs/rules.md, "Staged sets" and "Commit markers"."""
 
 from __future__ import annotations
 

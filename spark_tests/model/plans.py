@@ -1,5 +1,5 @@
-"""Durable consumers of the model: plans, runs, ranges, takeover and release (design.md section 6), row by
-row.
+"""Durable consumers of the model: plans, runs, ranges, takeover and release (docs/rules.md, "Plans and
+delivery numbers"), row by row.
 """
 
 from __future__ import annotations

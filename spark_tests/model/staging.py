@@ -1,4 +1,6 @@
-"""Staged sets of the model: tokens, writer epochs and commit markers (design.md section 7), row by row."""
+"""Staged sets of the model: tokens, writer epochs and commit markers (docs/rules.md, "Staged sets"),
+row by row.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Duplicate audit of one partition by (producer, epoch, sequence): a mark and the last ranges of each
 producer.
 
-Unlike the audits it descends from (semantics.md C) it never takes a sequence below its window for new, never
-drops a late first, and answers a duplicate with the original receipt.
+Unlike the audits it descends from (docs/rules.md, "Duplicate audit") it never takes a sequence below its
+window for new, never drops a late first, and answers a duplicate with the original receipt.
 """
 
 from __future__ import annotations

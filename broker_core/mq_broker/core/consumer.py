@@ -1,5 +1,5 @@
 """A durable consumer that replays ranges (a Spark query): its delivery numbers, plans, runs and boundaries
-(design.md sections 2, 6).
+(docs/rules.md, "Plans and delivery numbers", "Runs and incarnations").
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The ready rows of one partition: a FIFO per priority, each a Roaring bitmap of offsets (semantics.md B)."""
+"""The ready rows of one partition: a FIFO per priority, each a Roaring bitmap of offsets.
+
+Rules: docs/rules.md, "Priority".
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Which rows a durable consumer gets next: plans, and the incarnations they are made for (design.md section
-6, `latestOffset`).
+"""Which rows a durable consumer gets next: plans, and the incarnations they are made for.
+
+Rules: docs/rules.md, "Plans and delivery numbers".
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ranges of delivery numbers: opened by a run, read any number of times, acknowledged once (design.md section
-6).
+"""Ranges of delivery numbers: opened by a run, read any number of times, acknowledged once (docs/rules.md,
+"Plans and delivery numbers").
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Outbox:
 @dataclass(slots=True)
 class Session:
     """`delivered` remembers the order of deliveries, so that rows the application never saw are not charged
-    (semantics.md A.6).
+    (docs/rules.md, "When a consumer disappears").
     """
 
     number: int

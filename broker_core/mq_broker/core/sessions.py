@@ -134,7 +134,7 @@ def _check_ranges(destination: Destination, partition: int, starts: np.ndarray, 
 
 def close_session(ledger: Ledger, command: CloseSession) -> None:
     """Gives back what the session holds. Only rows that reached the application count as failed attempts
-    (semantics.md L.4, 3).
+    (docs/rules.md, "When a consumer disappears").
 
     Where the disk is full they go uncounted: rows that nobody holds any more must not wait for room.
     """

@@ -1,5 +1,5 @@
 """Staged sets: rows that are durable, invisible and without offsets until a commit names their token
-(design.md section 7).
+(docs/rules.md, "Staged sets").
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Staged sets and the commits that make them visible: exactly once for Spark's sink (design.md section 7)."""
+"""Staged sets and the commits that make them visible: exactly once for Spark's sink.
+
+Rules: docs/rules.md, "Staged sets" and "Commit markers".
+"""
 
 from __future__ import annotations
 
