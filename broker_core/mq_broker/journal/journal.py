@@ -9,7 +9,7 @@
     place = journal.add(header, body)                           # no I/O
     journal.commit()                                            # durable now: replies may leave
 
-One thread writes. `body`, `pin` and `unpin` may be called by any thread. A failed write or sync is final:
+One thread writes. `body` may be called by any thread. A failed write or sync is final:
 everything afterwards raises StorageFailed, and what is really on the disk is found out by the next recovery.
 """
 
@@ -149,10 +149,8 @@ class Journal(JournalSpace):
         assert self._segment is not None
         assert self._file is not None
         self._segments.note_next(self._segment, self._file, exists=False)
-        for segment in self._segments:
-            if segment.number > self._position.segment:
-                self._segments.doom(segment.number)
-        self._segments.recycle()
+        unused = [segment.number for segment in self._segments if segment.number > self._position.segment]
+        self._segments.recycle(unused)
 
     def _open_generation(self) -> None:
         """Writes and syncs the empty turn from which on frames of older generations mean nothing."""
@@ -273,18 +271,8 @@ class Journal(JournalSpace):
             )
         return pa.py_buffer(view)
 
-    def pin(self, segment: int) -> None:
-        """Keeps a segment's content in place until `unpin`; calls add up. Raises DataLost when it is gone
-        already.
-        """
-        self._segments.pin(segment)
-
-    def unpin(self, segment: int) -> None:
-        """Ends one `pin`."""
-        self._segments.unpin(segment)
-
     def reclaim(self, segment: int) -> None:
-        """Gives a segment back that nothing needs any more; it leaves once nobody pins it.
+        """Gives a segment back that nothing needs any more, to be written anew.
 
         Only segments before the one where the older kept snapshot ends (`SnapshotStore.older_position`)
         qualify: recovery may begin in that one, even when all its turns are covered.
@@ -298,16 +286,8 @@ class Journal(JournalSpace):
             raise InternalError(
                 f"segment {segment} is being written: reclaim it after the next one has begun"
             )
-        self._segments.doom(segment)
-        self.recycle()
-
-    def recycle(self) -> int:
-        """Moves reclaimed segments whose last pin has ended into the pool; returns how many. Also done before
-        a new segment is begun.
-        """
-        self._check()
         try:
-            return self._segments.recycle()
+            self._segments.recycle([segment])
         except OSError as error:
             raise self._fail(error) from error
 
@@ -402,8 +382,6 @@ class Journal(JournalSpace):
         of those numbers.
         """
         self._hand = None
-        if self._segment is not None:
-            self.recycle()
         sector_bytes = self._segments.sector_bytes
         needed = frames.align(FIRST_POSITION + size_bytes + TRAILER_BYTES, sector_bytes) + sector_bytes
         chosen = next((count for count in left if self._ensure(needed, count)), None)

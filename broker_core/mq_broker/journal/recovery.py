@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 class Turn:
     """One turn as recovered: its number, its entries, where it begins, and the position behind it.
 
-    The views show the mapped segment; who keeps them beyond recovery pins the segment or copies.
+    The views show the mapped segment; who keeps them beyond recovery copies.
     """
 
     number: int

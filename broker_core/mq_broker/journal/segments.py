@@ -30,7 +30,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -68,11 +68,8 @@ class Segment:
     first_turn: int | None
     size: int
     sector_bytes: int
-    pins: int = 0
     #: Its header says that there is a next one.
     followed: bool = False
-    #: Asked to be recycled as soon as nobody pins it.
-    doomed: bool = False
     #: The device has been asked for all of it.
     is_read: bool = False
     view: memoryview | None = field(default=None, repr=False)
@@ -133,11 +130,11 @@ def size_in(header: bytes) -> int | None:
 
 
 class Segments:
-    """All segments of one journal, their maps and their pins.
+    """All segments of one journal, and their maps.
 
-    The writer adds and recycles; any thread may map and pin. A map outlives its segment's file, but not its
-    content: who reads bytes outside the writer's thread pins the segment as long as the bytes are in use,
-        else recycling would put others in their place.
+    The writer adds and recycles; any thread may map. A map outlives its segment's file, but not its content:
+    recycling puts other bytes in their place. Who reads outside the writer's thread is known to the core,
+    which names no segment that somebody reads (`State.pins`).
 
     Args:
         disk: the journal's folder.
@@ -301,29 +298,10 @@ class Segments:
             ) from error
         return whole[position : position + size]
 
-    def pin(self, number: int) -> None:
-        """Keeps the segment's content until `unpin`; raises DataLost when it is gone already."""
+    def recycle(self, numbers: Iterable[int]) -> None:
+        """Moves segments into the pool."""
         with self._lock:
-            segment = self[number]
-            if segment.doomed and not segment.pins:
-                raise _gone(number)
-            segment.pins += 1
-
-    def unpin(self, number: int) -> None:
-        """Ends one `pin`."""
-        with self._lock:
-            segment = self._by_number[number]
-            assert segment.pins > 0, number
-            segment.pins -= 1
-
-    def doom(self, number: int) -> None:
-        """Marks the segment for `recycle`."""
-        self[number].doomed = True
-
-    def recycle(self) -> int:
-        """Moves doomed segments that nobody pins into the pool; returns how many."""
-        with self._lock:
-            free = [segment for segment in self._by_number.values() if segment.doomed and not segment.pins]
+            free = [self[number] for number in numbers]
             for segment in free:
                 del self._by_number[segment.number]
                 if segment.view is not None:
@@ -334,7 +312,6 @@ class Segments:
         if free:
             # Else a crash could bring back the old name with the content of a later use.
             self._disk.sync_directory()
-        return len(free)
 
 
 def _unmapped(number: int, error: OSError) -> StorageFailed:

@@ -28,8 +28,7 @@ class JournalSpace:
         raise NotImplementedError
 
     def segments(self) -> list[tuple[int, int, int]]:
-        """Returns (number, first turn, last turn) of each segment that is kept, in order; those that wait for
-        a pin to end are left out.
+        """Returns (number, first turn, last turn) of each segment that is kept, in order.
 
         A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later,
         never too early.
@@ -38,8 +37,7 @@ class JournalSpace:
         following = self._position.turn + 1
         for segment in reversed(list(self._segments)):
             first = following if segment.first_turn is None else segment.first_turn
-            if not segment.doomed:
-                rows.append((segment.number, first, following - 1))
+            rows.append((segment.number, first, following - 1))
             following = first
         return rows[::-1]
 
