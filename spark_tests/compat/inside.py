@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mq_broker.core.commands import Settings
-from mq_broker.core.consumer import Plan
 from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.durable_consumer import Plan
 from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_broker.engine.opening import recover

@@ -17,8 +17,8 @@ from mq_broker.core import consumer_parts, owners, parts, snapshot
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
-from mq_broker.core.consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.destination import ATTEMPTS_MAX, Destination, Ended, Partition
+from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
 from mq_broker.core.planning import PLAN_BYTES_MAX

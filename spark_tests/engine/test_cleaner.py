@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mq_broker.core import space
+from mq_broker.core import retention
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import (
     Acknowledge,
@@ -21,7 +21,7 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
-from mq_broker.core.space import live_segments
+from mq_broker.core.retention import live_segments
 from mq_broker.core.state import State
 from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
 from mq_broker.engine.opening import recover
@@ -166,13 +166,13 @@ class Looks(list[int]):
     """Which segments the cleaner has looked at since it was last asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        remains = space.remains
+        remains = retention.remains
 
         def look(state: State, segment: int) -> tuple[int, int]:
             self.append(segment)
             return remains(state, segment)
 
-        monkeypatch.setattr(space, "remains", look)
+        monkeypatch.setattr(retention, "remains", look)
 
     def taken(self) -> set[int]:
         found = set(self)

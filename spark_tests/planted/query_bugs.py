@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mq_broker.core import apply, consumer_parts, owners, planning, queries, ranges, snapshot, staging
-from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
 from mq_broker.core.staged import StagedSets
 from spark_tests.planted.mutation import Bug, Change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, consumer_parts, owners, snapshot, space
+from mq_broker.core import apply, consumer_parts, owners, retention, snapshot
 from mq_broker.core.destination import Destination
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
@@ -245,7 +245,7 @@ SPACE: Final = (
         "a view that is being read does not keep its segments",
         (
             Change(
-                space.reclaimable,
+                retention.reclaimable,
                 "if segment not in live and segment not in state.pins",
                 "if segment not in live",
             ),
@@ -256,20 +256,20 @@ SPACE: Final = (
     Bug(
         "a segment with staged rows is recycled",
         "only frames of the log count as live",
-        (Change(space.live_segments, "for held in state.staged.values()", "for held in ()"),),
+        (Change(retention.live_segments, "for held in state.staged.values()", "for held in ()"),),
         "model",
         is_rare=True,
     ),
     Bug(
         "the cleaner drops what plans hold",
         "only what is ready counts as a survivor",
-        (Change(space.live, "if not plan.returned and number in plan.assignments:", "if False:"),),
+        (Change(retention.live, "if not plan.returned and number in plan.assignments:", "if False:"),),
         "simulation",
     ),
     Bug(
         "the cleaner drops what connected consumers hold",
         "rows in a session's hands do not count as survivors",
-        (Change(space.live, "for session in destination.sessions.values()", "for session in ()"),),
+        (Change(retention.live, "for session in destination.sessions.values()", "for session in ()"),),
         "simulation",
     ),
     Bug(

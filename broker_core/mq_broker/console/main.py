@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     client.add_argument(
         "--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}"
     )
-    _add_looking(commands, client)
+    _add_queues(commands, client)
     _add_staging(commands, client)
     _add_messages(commands, client)
     return parser
@@ -153,19 +153,19 @@ def _add_damage(commands: Any) -> None:
         command.add_argument("--json", action="store_true", help="for programs")
 
 
-def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
+def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
     queues = commands.add_parser("queues", parents=[client], help="list queues and what waits in them")
-    queues.set_defaults(command="looking:queues")
+    queues.set_defaults(command="queues:queues")
     queues.add_argument(
         "prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin so"
     )
 
     stats = commands.add_parser("stats", parents=[client], help="figures of the broker, or of one queue")
-    stats.set_defaults(command="looking:stats")
+    stats.set_defaults(command="queues:stats")
     stats.add_argument("queue", nargs="?", default="", metavar="QUEUE")
 
     create = commands.add_parser("create", parents=[client], help="create a queue")
-    create.set_defaults(command="looking:create")
+    create.set_defaults(command="queues:create")
     create.add_argument("queue", metavar="QUEUE")
     create.add_argument(
         "--partitions",
@@ -176,7 +176,7 @@ def _add_looking(commands: Any, client: argparse.ArgumentParser) -> None:
     )
 
     delete = commands.add_parser("delete", parents=[client], help="delete a queue")
-    delete.set_defaults(command="looking:delete")
+    delete.set_defaults(command="queues:delete")
     delete.add_argument("queue", metavar="QUEUE")
     delete.add_argument("--force", action="store_true", help="also where messages wait in it; they are lost")
 

@@ -14,9 +14,9 @@ from pyroaring import BitMap64
 
 from mq_broker.core import owners
 from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Ended, Partition
+from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
 from mq_broker.core.query import Reader

@@ -11,15 +11,15 @@ import pyarrow as pa
 from mq_broker.core import (
     admin,
     apply,
+    consumer_admin,
     inventory,
-    operators,
     planning,
     publishing,
     quarantine,
     queries,
     ranges,
+    retention,
     sessions,
-    space,
     staging,
     views,
 )
@@ -56,7 +56,7 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     command.ReleaseView: views.release_view,
     command.Quarantine: quarantine.quarantine,
     command.ListPage: admin.list_page,
-    command.ConsumersPage: operators.consumers_page,
+    command.ConsumersPage: consumer_admin.consumers_page,
     command.Tick: _tick,
     admin_pb2.DescribeDestinationRequest: admin.describe,
     admin_pb2.CreateDestinationRequest: admin.create,
@@ -75,8 +75,8 @@ _HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
     subscribe_pb2.OpenRangeRequest: ranges.open_range,
     subscribe_pb2.AcknowledgeRangeRequest: ranges.acknowledge_range,
     subscribe_pb2.OpenBrowseRequest: views.open_browse,
-    subscribe_pb2.ListConsumersRequest: operators.list_consumers,
-    subscribe_pb2.ReleaseConsumerRequest: operators.release_consumer,
+    subscribe_pb2.ListConsumersRequest: consumer_admin.list_consumers,
+    subscribe_pb2.ReleaseConsumerRequest: consumer_admin.release_consumer,
 }
 
 
@@ -147,4 +147,4 @@ class Broker:
 
     def reclaimable(self, segments: list[int]) -> list[int]:
         """Returns those of `segments` that hold no row that anybody can still get, and that nobody reads."""
-        return space.reclaimable(self.state, segments)
+        return retention.reclaimable(self.state, segments)

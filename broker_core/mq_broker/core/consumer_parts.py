@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pyroaring import BitMap64
 
 from mq_broker.core import parts
-from mq_broker.core.consumer import Consumer, Past, Plan, between, end_of, packed
 from mq_broker.core.destination import Destination, Ended
+from mq_broker.core.durable_consumer import Consumer, Past, Plan, between, end_of, packed
 from mq_broker.core.selection import Lane, Selection
 from mq_wire.store.v1 import store_pb2 as store
 

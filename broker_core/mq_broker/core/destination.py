@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap64
 
 from mq_broker.core.audit import Audit
-from mq_broker.core.consumer import Consumer, Plan
+from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.lanes import Lanes, Ready
 from mq_broker.core.log import PartitionLog
 from mq_broker.core.selection import Selection

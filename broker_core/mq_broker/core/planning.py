@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from mq_broker.core import admin, staging
-from mq_broker.core.consumer import Consumer, Plan
 from mq_broker.core.destination import Destination
+from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.lanes import choose
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection

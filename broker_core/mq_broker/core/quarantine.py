@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from mq_broker.core import space
+from mq_broker.core import retention
 from mq_broker.core.commands import Quarantine
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
@@ -44,7 +44,7 @@ def quarantine_frames(
             and then is not None
             and (now["segment"], now["position"]) == (then["segment"], then["position"])
         ):
-            lost |= space.live(destination, number, base, base + int(now["span"]))
+            lost |= retention.live(destination, number, base, base + int(now["span"]))
     if lost:
         ledger.record(
             quarantined={

@@ -8,8 +8,8 @@ import contextlib
 
 from mq_broker.core import planning, queries, staging
 from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
-from mq_broker.core.consumer import Consumer, Past, Plan
 from mq_broker.core.destination import Destination
+from mq_broker.core.durable_consumer import Consumer, Past, Plan
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.quarantine import check_kept
 from mq_broker.core.selection import Selection

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core import consumer_parts, owners, parts, space
+from mq_broker.core import consumer_parts, owners, parts, retention
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.destination import Destination, Partition
@@ -88,8 +88,8 @@ def mark_all(state: State) -> None:
 
 def tidy(state: State) -> None:
     """Forgets frames and producers that nobody needs any more; the parts they were in are written anew."""
-    space.trim(state)
-    for destination in space.touched(state):
+    retention.trim(state)
+    for destination in retention.touched(state):
         for number, partition in enumerate(destination.partitions):
             if partition.log.compact_producers():
                 state.dirty.add(("log", destination.number, number))

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from mq_broker.core import space
+from mq_broker.core import retention
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.broker import Broker
 from mq_broker.core.quarantine import quarantine_frames
-from mq_broker.core.space import Survivors
+from mq_broker.core.retention import Survivors
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view, unpin
 from mq_broker.engine.events import tell_lost
@@ -70,7 +70,7 @@ class Cleaner:
         if any(part[0] == "gone" for part in state.dirty):
             self._settled.clear()  # the frames that would say where are gone too
         if self._settled:
-            self._settled -= space.changed_segments(state)
+            self._settled -= retention.changed_segments(state)
 
     def consider(self, segments: list[int]) -> None:
         """Looks at those of `segments` (covered by the older snapshot, oldest first) that may be worth it,
@@ -81,7 +81,7 @@ class Cleaner:
 
     def clear(self, broker: Broker, segment: int) -> None:
         """Begins with this segment, however much is left in it."""
-        self._work = iter(list(space.survivors(broker.state, segment)))
+        self._work = iter(list(retention.survivors(broker.state, segment)))
 
     def step(self, broker: Broker, now_us: int) -> bool:
         """Moves a little; returns whether the segment is done."""
@@ -107,15 +107,15 @@ class Cleaner:
 
     def _begin(self, state: State, segment: int) -> bool:
         """Begins with a segment where it is worth it; says whether it did."""
-        if segment in state.pins or space.holds_staged(state, segment):
+        if segment in state.pins or retention.holds_staged(state, segment):
             return False
-        frames, size_bytes = space.remains(state, segment)
+        frames, size_bytes = retention.remains(state, segment)
         if frames and size_bytes <= self._journal.size_of(segment) * LIVE_SHARE_MAX:
             self._at_once = self._journal.is_short or self._journal.lacks_reserve
             if self._at_once and not self._has_room(frames * _COPY_BYTES + size_bytes + size_bytes // 4):
                 return False
             self._candidates.clear()
-            self._work = iter(list(space.survivors(state, segment)))
+            self._work = iter(list(retention.survivors(state, segment)))
             return True
         self._settled.add(segment)
         return False

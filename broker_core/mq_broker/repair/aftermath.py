@@ -9,8 +9,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from mq_broker.core import apply
-from mq_broker.core.consumer import Plan, packed
 from mq_broker.core.destination import Destination
+from mq_broker.core.durable_consumer import Plan, packed
 from mq_broker.core.planning import PLAN_ROWS_MAX
 from mq_broker.core.state import State
 from mq_broker.repair.findings import Finding

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
-from mq_broker.core import snapshot, space
+from mq_broker.core import retention, snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.journal import frames
@@ -20,13 +20,13 @@ from mq_broker.journal.disk import SECTOR_BYTES_SMALL, Disk
 from mq_broker.journal.frames import Reading
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn
-from mq_broker.journal.salvage import LeftEntry, SalvageReader, SnapshotSalvage, Stretch, is_whole
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name, size_in
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.repair.aftermath import Aftermath
 from mq_broker.repair.findings import Finding
 from mq_broker.repair.labels import relabel_segments, relabel_snapshots
 from mq_broker.repair.replay import Replay
+from mq_broker.repair.salvage import LeftEntry, SalvageReader, SnapshotSalvage, Stretch, is_whole
 from mq_wire.errors import JournalDamaged
 
 #: What is forgotten of unnamed producers is the running broker's business.
@@ -350,7 +350,7 @@ class Inspection:
                     )
                     if not is_whole(self.segments, place):
                         base, span = int(frame["base"]), int(frame["span"])
-                        live = space.live(destination, number, base, base + span)
+                        live = retention.live(destination, number, base, base + span)
                         if live:  # else its segment may have been given back since the snapshot
                             self._aftermath.lose_rows(destination, number, live, self._finding_of(place))
                         partition.log.bury(base)

@@ -9,10 +9,10 @@ from uuid import UUID
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import Frame
-from mq_broker.journal.salvage import Relabelled
 from mq_broker.journal.segments import decode_header, segment_name
 from mq_broker.journal.snapshots import manifest_name, pack_name
 from mq_broker.repair.findings import Finding
+from mq_broker.repair.salvage import Relabelled
 from mq_wire.errors import DataDirectoryUnusable, JournalDamaged
 
 _SEGMENT = 16

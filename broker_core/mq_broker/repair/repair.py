@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mq_broker.core import snapshot, space
+from mq_broker.core import retention, snapshot
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import Place, frame_bytes
@@ -150,7 +150,7 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
                 cleaner.step(broker, now_us)
         _move_staged(inspection, journal)
         journal.commit()
-        left = inspection.damaged & space.live_segments(broker.state)
+        left = inspection.damaged & retention.live_segments(broker.state)
         if left:
             raise StoreFull(
                 f"no room for the rows of segments {sorted(left)}: give the data directory more space and "

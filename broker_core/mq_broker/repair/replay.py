@@ -18,9 +18,9 @@ from pyroaring import BitMap64
 
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.consumer import Consumer, Plan, packed
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Ended, Partition
+from mq_broker.core.durable_consumer import Consumer, Plan, packed
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mq_broker.core import planning, sessions
 from mq_broker.core.commands import ConsumersPage
-from mq_broker.core.consumer import Consumer
 from mq_broker.core.destination import Destination
+from mq_broker.core.durable_consumer import Consumer
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.session import Session
 from mq_wire.errors import InvalidRequest, UnknownDestination
