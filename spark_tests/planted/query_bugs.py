@@ -280,6 +280,7 @@ SINK: Final = (
             ),
         ),
         "model",
+        is_rare=True,
     ),
     Bug(
         "keep takes another query for the same",

@@ -87,14 +87,17 @@ def first_seed(name: str) -> int:
     return seeded(f"planted/{name}").randrange(1 << 30)
 
 
-def search(run: Run, first_seed: int, histories_max: int | None = None) -> Search:
-    """Makes histories until one of them is wrong, or there were enough."""
+def search(
+    run: Run, first_seed: int, histories_max: int | None = None, seconds: float = float("inf")
+) -> Search:
+    """Makes histories until one of them is wrong, there were enough, or so many seconds have gone."""
     began = time.monotonic()
     count = run.histories_max if histories_max is None else histories_max
     for made in range(count):
         finding = _made(run, first_seed + made)
-        if finding is not None:
-            return Search(finding, made + 1, time.monotonic() - began)
+        took = time.monotonic() - began
+        if finding is not None or (took > seconds and made + 1 < count):
+            return Search(finding, made + 1, took)
     return Search(None, count, time.monotonic() - began)
 
 
