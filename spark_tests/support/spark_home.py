@@ -24,6 +24,8 @@ _ARCHIVE: Final = HOME / "classes.jsa"
 JAVA_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+#: Beyond that there is no archive, and nothing is lost but time.
+_PATIENCE_S: Final = 300.0
 #: An archive of another Java is passed over; the warning would stand between the lines of examples.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
@@ -65,7 +67,13 @@ def _write_archive() -> None:
         "PYSPARK_PYTHON": sys.executable,
     }
     example = PROJECT / "examples" / "02_exactly_once.py"
-    subprocess.run([sys.executable, str(example)], env=environment, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [sys.executable, str(example)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=_PATIENCE_S,
+    )
 
 
 if __name__ == "__main__":
