@@ -69,7 +69,7 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 # Most of their time tests wait for processes, disks and clocks: three parts side by side take little more than one.
 test: check  ## all tests, with lint and types: what .ci/run calls
 	@$(NEEDS_JAVA)
-	@echo "three parts side by side: with Spark, harnesses, the rest; each reports when it is done, in ten to fifteen minutes"
+	@echo "three parts side by side: with Spark, harnesses, the rest; each reports when it is done, in twelve to twenty-five minutes"
 	@$(MAKE) --no-print-directory -j3 --output-sync=target spark harnesses quick
 
 check: setup  ## lint, types, generated stubs
