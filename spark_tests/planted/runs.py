@@ -94,10 +94,11 @@ def search(
     began = time.monotonic()
     count = run.histories_max if histories_max is None else histories_max
     for made in range(count):
+        if made and time.monotonic() - began > seconds:
+            return Search(None, made, time.monotonic() - began)
         finding = _made(run, first_seed + made)
-        took = time.monotonic() - began
-        if finding is not None or (took > seconds and made + 1 < count):
-            return Search(finding, made + 1, took)
+        if finding is not None:
+            return Search(finding, made + 1, time.monotonic() - began)
     return Search(None, count, time.monotonic() - began)
 
 

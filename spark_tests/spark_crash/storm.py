@@ -4,6 +4,7 @@ checkpoint among them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from spark_tests.spark_crash.steps import Step
 from spark_tests.spark_crash.strikes import FATES
 from spark_tests.support.waiting import wait_until
 
+#: How many kills the long forms do; 0 in the short run.
+ROUNDS: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0"))
 WORKERS: Final = ("planner", "reader", "writer", "maker", "committer")
 #: How often each is chosen: a driver takes seconds to come back. With a "checkpoint" its driver dies too, and
 #: the last files in it go; "two readers" is a driver that comes back with another query, which reads one

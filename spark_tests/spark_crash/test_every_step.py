@@ -4,17 +4,15 @@ row crosses exactly once.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
 from spark_tests.spark_crash.pipeline import Pipeline
 from spark_tests.spark_crash.steps import OPEN, STEPS, Step
-from spark_tests.spark_crash.storm import Storm
+from spark_tests.spark_crash.storm import ROUNDS, Storm
 from spark_tests.spark_crash.strikes import (
     double_batch,
     failing_tasks,
@@ -26,9 +24,6 @@ from spark_tests.spark_crash.strikes import (
     warm_up,
 )
 from spark_tests.support.seeds import seeded
-
-#: As in test_random_kills.
-ROUNDS: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0"))
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -122,12 +117,10 @@ def test_driver_killed_or_overtaken_at_every_step(tmp_path: pathlib.Path) -> Non
     """
     with Pipeline(tmp_path, seeded("driver killed")) as pipeline:
         pipeline.start_driver()
-        steps = [step for step in STEPS if step.named]
-        if not ROUNDS:
-            first, *others = sorted(steps, key=lambda step: step.methods != OPEN)
-            steps = [first, *pipeline.rng.sample(others, 2)]
         # The first one dies in batch 0, for which the others' boundaries have nothing that went before.
-        for step in sorted(steps, key=lambda step: step.methods != OPEN):
+        named = [step for step in STEPS if step.named]
+        first, *others = sorted(named, key=lambda step: step.methods != OPEN)
+        for step in (first, *(others if ROUNDS else pipeline.rng.sample(others, 2))):
             strike_driver(pipeline, step)
         overtake_driver(pipeline, pipeline.rng.choice(STEPS))
         judged(pipeline)

@@ -8,7 +8,6 @@ does the same to killed drivers.
 from __future__ import annotations
 
 import itertools
-import os
 import pathlib
 import random
 import sys
@@ -22,6 +21,7 @@ from spark_tests.spark_crash.books import PARTITIONS
 from spark_tests.spark_crash.lifetimes import Lifetime, Setting
 from spark_tests.spark_crash.losses import LOSSES, Loss
 from spark_tests.spark_crash.queries import SINKS
+from spark_tests.spark_crash.storm import ROUNDS
 from spark_tests.support.seeds import seeded, session_seed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: As many lives as a quarter of the kills.
-LIVES: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0")) // 4
+LIVES: Final = ROUNDS // 4
 _EPISODE_LIVES: Final = 20
 #: Every pair of choices is among these.
 _CHOICES: Final = ((1, True, True), (1, False, False), (2, True, False), (2, False, True))

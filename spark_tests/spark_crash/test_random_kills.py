@@ -7,7 +7,6 @@ repeats the choices, though not the schedule of processes.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 from typing import Final
@@ -15,11 +14,10 @@ from typing import Final
 import pytest
 
 from spark_tests.spark_crash.pipeline import Pipeline
-from spark_tests.spark_crash.storm import Refused, Storm
+from spark_tests.spark_crash.storm import ROUNDS, Refused, Storm
 from spark_tests.spark_crash.strikes import warm_up
 from spark_tests.support.seeds import seeded, session_seed
 
-ROUNDS: Final = int(os.environ.get("MQ_SPARK_CRASH_ROUNDS", "0"))
 #: Rounds on one checkpoint; then everything is judged, and the next episode begins with an empty broker.
 _EPISODE_ROUNDS: Final = 25
 

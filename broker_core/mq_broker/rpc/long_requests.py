@@ -11,8 +11,6 @@ from typing import Final
 from mq_broker.rpc.threads import Waits
 from mq_wire.errors import Busy
 
-#: A longer request waits for its turn.
-LONG_BYTES: Final = 64 << 10
 #: Who waits looks so often whether its client is gone.
 _LOOK_S: Final = 0.1
 

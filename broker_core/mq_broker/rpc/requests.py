@@ -18,13 +18,18 @@ from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_
 from mq_wire.service import Method
 
 #: Requests that hold long lists: ranges of offsets, tokens of staged sets.
-LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
+_LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
 #: Names have a rule and an error of their own.
 _CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
 #: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of
 #: a hundred.
-_LARGE_BYTES: Final = 64 << 10
+_LONG_BYTES: Final = 64 << 10
 _FIELDS_MAX: Final = 100_000
+
+
+def is_long_list(method: Method, message: bytes) -> bool:
+    """Whether a request is a list that takes long: such ones are parsed and answered few at a time."""
+    return len(message) > _LONG_BYTES and method.name in _LISTS
 
 
 def parse(method: Method, message: bytes) -> Any:
@@ -37,13 +42,13 @@ def parse(method: Method, message: bytes) -> Any:
     """
     if method.parse_request is None:
         return message
-    limit = RPC_BYTES_MAX if method.name in LISTS else REQUEST_BYTES_MAX
+    limit = RPC_BYTES_MAX if method.name in _LISTS else REQUEST_BYTES_MAX
     if len(message) > limit:
         raise LimitExceeded(
             f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a "
             f"time"
         )
-    if len(message) > _LARGE_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:
+    if len(message) > _LONG_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:
         raise LimitExceeded(
             f"a request of {method.name} has more than {_FIELDS_MAX} fields: ask for less at a time"
         )

@@ -29,9 +29,9 @@ from mq_broker.rpc.connections import connections_that_fit
 from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.first_requests import FirstRequests
-from mq_broker.rpc.long_requests import LONG_BYTES, LongRequests
+from mq_broker.rpc.long_requests import LongRequests
 from mq_broker.rpc.publish import PublishStream
-from mq_broker.rpc.requests import LISTS, parse
+from mq_broker.rpc.requests import is_long_list, parse
 from mq_broker.rpc.room import Hold, Room
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
@@ -264,11 +264,7 @@ class Server:
                 while (message := next(requests, None)) is not None:
                     # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a
                     # message, and as arrays.
-                    with (
-                        self._taking_in
-                        if len(message) > LONG_BYTES and method.name in LISTS
-                        else contextlib.nullcontext()
-                    ):
+                    with self._taking_in if is_long_list(method, message) else contextlib.nullcontext():
                         request = parse(method, message)
                         del message
                         yield request
@@ -300,7 +296,7 @@ class Server:
                 try:
                     if message is None:
                         raise InvalidRequest(f"a call of {method.name} without a request: send one")
-                    with self._turn(len(message) if method.name in LISTS else 0, context):
+                    with self._turn(context) if is_long_list(method, message) else contextlib.nullcontext():
                         response = serialize(answer(parse(method, message), context))
                 except MqError as error:
                     abort(context, error)
@@ -310,11 +306,7 @@ class Server:
 
         return answering
 
-    def _turn(
-        self, list_bytes: int, context: grpc.ServicerContext
-    ) -> contextlib.AbstractContextManager[None]:
-        if list_bytes <= LONG_BYTES:
-            return contextlib.nullcontext()
+    def _turn(self, context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
         return self._lists.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
 
     @contextlib.contextmanager
