@@ -5,6 +5,7 @@ synced.
 from __future__ import annotations
 
 import random
+from typing import Final
 from uuid import UUID
 
 from mq_broker.core.commands import RowsView, Settings
@@ -18,6 +19,8 @@ from spark_tests.core.worlds import CLUSTER, ListWorld, ReadRow, counted_ids, ro
 JOURNAL = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 #: Room that is made for each command, as the engine does.
 ROOM = 6 << 10
+#: The few segments of a model are kept in far fewer steps.
+_STEPS_MAX: Final = 2000
 
 
 class DiskWorld(ListWorld):
@@ -69,9 +72,13 @@ class DiskWorld(ListWorld):
         """
         self.settle()
         self.housekeeping.step(self.broker, self.now_us)
-        while self.housekeeping.busy:
+        for _ in range(_STEPS_MAX):
+            if not self.housekeeping.busy:
+                break
             self.housekeeping.wait()
             self.housekeeping.step(self.broker, self.now_us)
+        else:
+            raise AssertionError(f"after {_STEPS_MAX} steps housekeeping still finds something to do")
         self.settle()
 
     def take_snapshot(self) -> None:

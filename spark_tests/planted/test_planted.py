@@ -8,14 +8,16 @@ from typing import Final
 
 import pytest
 
+from spark_tests.planted import searching as module
 from spark_tests.planted.catalogue import BUGS, ROOMS
 from spark_tests.planted.mutation import Bug, Change
-from spark_tests.planted.runs import RUNS, first_seed, search
+from spark_tests.planted.runs import RUNS, Finding, first_seed, search
+from spark_tests.planted.searching import searcher
 from spark_tests.support.seeds import seeded
 
 #: No new bug is planted when this much time has gone, and so many were caught.
 _SECONDS: Final = 45.0
-_SECONDS_EACH: Final = 60.0
+_SECONDS_EACH: Final = 40.0
 _LEAST: Final = 5
 
 
@@ -41,16 +43,15 @@ def test_planted_bugs_are_caught() -> None:
     others = [bug for bugs in common.values() for bug in bugs if bug not in chosen]
     chosen = rng.sample(chosen, len(chosen)) + rng.sample(others, len(others))
     began, caught = time.monotonic(), 0
-    for bug in chosen:
-        if caught >= _LEAST and time.monotonic() - began > _SECONDS:
-            return
-        run = RUNS[bug.run]
-        with bug.planted():
-            found = search(run, first_seed(bug.name), seconds=_SECONDS_EACH)
-        caught += found.finding is not None
-        assert found.finding is not None or found.histories < run.histories_max, (
-            f"{bug.name} ({bug.wrong}) is not caught by {bug.run} within {found.histories} histories"
-        )
+    with searcher() as searching:
+        for bug in chosen:
+            if caught >= _LEAST and time.monotonic() - began > _SECONDS:
+                return
+            found = searching.search(bug.name, _SECONDS_EACH)
+            caught += found.finding is not None
+            assert found.finding is not None or found.histories < RUNS[bug.run].histories_max, (
+                f"{bug.name} ({bug.wrong}) is not caught by {bug.run} within {found.histories} histories"
+            )
     assert caught >= _LEAST, f"only {caught} of {len(chosen)} planted bugs are caught"
 
 
@@ -58,6 +59,20 @@ def test_planted_bugs_are_caught() -> None:
 def test_nothing_is_caught_without_a_bug(name: str) -> None:
     found = search(RUNS[name], first_seed(f"control of {name}"), histories_max=2)
     assert found.finding is None, str(found.finding)
+
+
+def test_a_search_that_never_ends_or_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    with searcher() as searching:
+        assert searching.search("no bug has this name", 0.0).finding == Finding(
+            "the process died", "exit code 1"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_HANG_S", 0.001)
+            hung = searching.search(BUGS[0].name, 0.0)
+        assert hung.finding is not None
+        assert hung.finding.check == "it never ends"
+        again = searching.search(BUGS[0].name, 40.0)
+        assert again.finding is None or again.finding.check != "it never ends"
 
 
 # -- planting itself ---------------------------------------------------------------------------------------

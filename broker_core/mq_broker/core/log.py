@@ -10,6 +10,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from mq_broker.core.selection import Selection, offsets_array
+from mq_wire.errors import JournalDamaged
 
 
 class Place(Protocol):
@@ -34,8 +35,8 @@ class KeptPlace(NamedTuple):
     crc: int
 
 
-#: One frame. Version 1 on disk: fields are only ever added at the end. `priority` -1 = the rows differ;
-#: `span` = offsets covered.
+#: One frame, as snapshots keep it: fields are only ever added at the end. `priority` -1 = the rows differ;
+#: `span` = offsets covered; `rows` = how many of them its bytes hold.
 FRAME: Final = np.dtype(
     [
         ("base", "<u8"),
@@ -49,8 +50,13 @@ FRAME: Final = np.dtype(
         ("priority", "<i4"),
         ("shift", "<i8"),
         ("time_us", "<i8"),
+        ("rows", "<u4"),
     ]
 )
+#: What version 0.1.0 wrote: no `rows`.
+_FRAME_1: Final = np.dtype([(name, FRAME[name]) for name in (FRAME.names or ())[:-1]])
+#: About what a frame takes in the journal beside its rows.
+FRAME_OVERHEAD_BYTES: Final = 200
 
 #: Where nothing was appended yet: of many thousand partitions most may be empty.
 _NO_FRAMES: Final = np.zeros(0, FRAME)
@@ -58,6 +64,27 @@ _NO_BASES: Final = np.zeros(0, np.uint64)
 
 #: Counting up to an offset takes as long as spelling out about so many.
 _RANK_ROWS: Final = 256
+
+
+def frames_of(data: bytes, frame_bytes: int) -> np.ndarray:
+    """Returns the frames that a snapshot keeps, each in so many bytes (0 = as version 0.1.0 wrote them).
+
+    Raises:
+        JournalDamaged: a newer version wrote them.
+    """
+    if frame_bytes == FRAME.itemsize:
+        return np.frombuffer(data, FRAME)
+    if frame_bytes:
+        raise JournalDamaged(
+            f"a snapshot keeps frames in {frame_bytes} bytes each, this version in {FRAME.itemsize}: "
+            "start the newer broker that wrote it"
+        )
+    known = np.frombuffer(data, _FRAME_1)
+    frames = np.zeros(len(known), FRAME)
+    for name in _FRAME_1.names or ():
+        frames[name] = known[name]
+    frames["rows"] = known["span"]
+    return frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +161,20 @@ class FrameIndex:
 
     def _mean_bytes(self, first: int, count: int) -> np.ndarray:
         frames = self.frames[first : first + count]
-        means: np.ndarray = frames["size"] / np.maximum(frames["span"], 1)
+        means: np.ndarray = frames["size"] / np.maximum(frames["rows"], 1)
         return means
+
+    def bytes_to_copy(self, offsets: BitMap64) -> int:
+        """Returns about how many bytes of journal it takes to write these rows again, each frame by itself.
+
+        With what a frame takes beside its rows: a segment full of copies must never look mostly dead.
+        """
+        if not offsets:
+            return 0
+        first, counts = self.rows_per_frame(offsets)
+        return int(
+            (counts * self._mean_bytes(first, len(counts)) + FRAME_OVERHEAD_BYTES * (counts > 0)).sum()
+        )
 
 
 class PartitionLog:
@@ -194,7 +233,7 @@ class PartitionLog:
             self.number_of(producer),
             priority,
         )
-        self._push((*frame, first_sequence - base if producer else 0, time_us))
+        self._push((*frame, first_sequence - base if producer else 0, time_us, rows))
         self.next_offset = base + rows
         return base
 
@@ -255,7 +294,7 @@ class PartitionLog:
             place.size,
             place.crc,
         )
-        frame["columns"] = columns
+        frame["columns"], frame["rows"] = columns, len(left)
         self._frames, self.sparse, self._view = frames, {**self.sparse, base: left}, None
         return old
 
@@ -307,6 +346,13 @@ class PartitionLog:
         self._sum(frames, 1)
         self.sparse = {**self.sparse, **sparse}
         self._view = None
+
+    def count_sparse(self) -> None:
+        """Says of each frame whose survivors were moved how many rows are left; version 0.1.0 did not."""
+        bases = np.array(sorted(self.sparse), np.uint64)
+        index = self.index()
+        at = np.searchsorted(index.bases, bases)
+        index.frames["rows"][at] = [len(self.sparse[base]) for base in bases.tolist()]
 
     def restore_producers(self, producers: Iterable[str], next_offset: int) -> None:
         """Takes some of the table that the frames of a snapshot point into, in order, and the next offset (0

@@ -78,7 +78,8 @@ def changed_segments(state: State) -> set[int]:
 
 
 def remains(state: State, segment: int) -> tuple[int, int]:
-    """Returns how many frames of a segment are left, and about how many bytes of them somebody can still get.
+    """Returns how many frames of a segment are left, and about how many bytes copies of what somebody can
+    still get would take.
 
     Quick also where it is full of small frames: neighbours are counted together.
     """
@@ -90,7 +91,7 @@ def remains(state: State, segment: int) -> tuple[int, int]:
                 int(index.bases[run[0]]),
                 int(index.bases[run[-1]]) + int(index.frames["span"][run[-1]]),
             )
-            size_bytes += index.bytes_of(Selection.of([(0, live(destination, number, low, high))]))
+            size_bytes += index.bytes_to_copy(live(destination, number, low, high))
     return frames, size_bytes
 
 

@@ -25,7 +25,7 @@ from mq_broker.core import consumer_parts, owners, parts, retention
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.log import FRAME, KeptPlace
+from mq_broker.core.log import FRAME, KeptPlace, frames_of
 from mq_broker.core.parts import key_of, part_of
 from mq_broker.core.selection import range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
@@ -205,7 +205,9 @@ def _rows_pieces(key: str, destination: Destination, number: int, chunk: int) ->
         *(store.RowsPart(sparse=[{"base": base, "offsets": left.serialize()}]) for base, left in sparse),
     ]
     frames = [
-        store.RowsPart(frames=index.frames[at : min(at + _FRAMES, last)].tobytes())
+        store.RowsPart(
+            frames=index.frames[at : min(at + _FRAMES, last)].tobytes(), frame_bytes=FRAME.itemsize
+        )
         for at in range(first, last, _FRAMES)
     ]
     return _single(
@@ -256,10 +258,17 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
         owners.restore_markers(state, store.MarkersPart.FromString(body))
     for which, body in _in_order(by_kind.pop("log", [])):
         _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
+    format_1_rows = set()
     for which, body in _in_order(by_kind.pop("rows", [])):
-        _restore_rows(
-            state.by_number[int(which[0])].partitions[int(which[1])], store.RowsPart.FromString(body)
+        partition, part = (
+            state.by_number[int(which[0])].partitions[int(which[1])],
+            store.RowsPart.FromString(body),
         )
+        _restore_rows(partition, part)
+        if part.frames and not part.frame_bytes:
+            format_1_rows.add(partition)
+    for partition in format_1_rows:
+        partition.log.count_sparse()
     for which, body in _in_order(by_kind.pop("consumers", [])):
         consumer_parts.restore(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
     state.consumers_total = sum(len(destination.consumers) for destination in state.by_number.values())
@@ -322,7 +331,8 @@ def _restore_rows(partition: Partition, part: store.RowsPart) -> None:
             partition.attempts.append(BitMap64())
         partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)
     partition.log.restore(
-        np.frombuffer(part.frames, FRAME), {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse}
+        frames_of(part.frames, part.frame_bytes),
+        {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse},
     )
 
 

@@ -381,6 +381,7 @@ class Replay:
             priority,
             what.sequence_shift,
             what.append_time_us,
+            len(left),
         )
         partition.log.insert(frame, left)
         if isinstance(body.priorities, int):
