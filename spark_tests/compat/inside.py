@@ -18,6 +18,7 @@ from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Plan
 from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
+from mq_broker.core.subscription import Backlog
 from mq_broker.engine.opening import recover
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.journal import Journal
@@ -137,10 +138,13 @@ def _destination(destination: Destination) -> dict[str, Any]:
     return {
         "number": destination.number,
         "id": destination.destination_id.hex(),
-        "partitions": [_partition(partition) for partition in destination.partitions],
+        "partitions": [
+            _partition(partition, backlog)
+            for partition, backlog in zip(destination.partitions, destination.queue.backlogs, strict=True)
+        ],
         "ended": {
             incarnation.hex(): [successor.hex(), name]
-            for incarnation, (successor, name, *_) in destination.ended.items()
+            for incarnation, (successor, name, *_) in destination.queue.ended.items()
         },
         "consumers": {
             incarnation.hex(): {
@@ -155,7 +159,7 @@ def _destination(destination: Destination) -> dict[str, Any]:
                 "acknowledged_plan": consumer.acknowledged_plan,
                 "plans": {str(plan.number): _plan(plan) for plan in consumer.plans.values()},
             }
-            for incarnation, consumer in destination.consumers.items()
+            for incarnation, consumer in destination.queue.consumers.items()
         },
     }
 
@@ -182,15 +186,15 @@ def _plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _partition(partition: Partition) -> dict[str, Any]:
+def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
     index = partition.log.index()
     return {
         "next_offset": partition.log.next_offset,
         "duplicates": partition.duplicates,
         "ready": {
-            str(priority): [*offsets] for priority, offsets in enumerate(partition.ready.offsets) if offsets
+            str(priority): [*offsets] for priority, offsets in enumerate(backlog.ready.offsets) if offsets
         },
-        "attempts": [[*level] for level in partition.attempts],
+        "attempts": [[*level] for level in backlog.attempts],
         "quarantined": [*partition.quarantined],
         "frames": index.bases.tolist(),
         "frame_times_us": index.frames["time_us"].tolist(),

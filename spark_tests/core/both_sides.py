@@ -9,12 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
+from pyroaring import BitMap64
 
 from mq_broker.core.commands import (
     ReleaseView,
     RowsView,
     Settings,
 )
+from mq_broker.core.subscription import Subscription
 from mq_wire.errors import MqError
 from mq_wire.limits import PRIORITIES
 from spark_tests.core.dumps import check_same, dump_broker, dump_model
@@ -48,6 +50,23 @@ versions = st.integers(0, 3)
 targets = st.sampled_from([None, None, "", "eu", "us.east"])
 jumps = st.sampled_from([0, 0, 0, 0, 1, 3])
 newer_epochs = st.integers(0, 4)
+
+
+def check_backlog(subscription: Subscription, number: int, quarantined: BitMap64) -> None:
+    """Each unacknowledged row has one holder, and what is kept for checkpoints is what their plans say."""
+    backlog, held = subscription.backlogs[number], BitMap64()
+    for holder in subscription.holders(number):
+        for _, offsets in holder.lanes:
+            rows = offsets - quarantined
+            assert not held & rows, f"{holder.who} holds what others hold too"
+            held |= rows
+    assert held == backlog.unacknowledged, "a row without a holder, or a holder that is not known"
+    assert backlog.rows == len(held)
+    kept = BitMap64()
+    for _, plan in subscription.plans():
+        if plan.acknowledged and not plan.returned and number in plan.assignments:
+            kept |= plan.assignments[number][1].offsets() - quarantined
+    assert kept == backlog.kept
 
 
 @dataclass
@@ -141,17 +160,17 @@ class BothSides(RuleBasedStateMachine):
         """What is counted as it comes and goes is what summing up would say."""
         state = self.world.broker.state
         for destination in state.by_number.values():
-            lanes = [partition.ready for partition in destination.partitions]
-            assert destination.ready.counts == [
-                sum(lane.counts[p] for lane in lanes) for p in range(PRIORITIES)
-            ]
-            assert destination.ready.counts == [
+            queue = destination.queue
+            lanes = [backlog.ready for backlog in queue.backlogs]
+            assert queue.ready.counts == [sum(lane.counts[p] for lane in lanes) for p in range(PRIORITIES)]
+            assert queue.ready.counts == [
                 sum(len(lane.offsets[p]) for lane in lanes) for p in range(PRIORITIES)
             ]
-            assert destination.ready.partitions == [
+            assert queue.ready.partitions == [
                 {n for n, lane in enumerate(lanes) if lane.counts[p]} for p in range(PRIORITIES)
             ]
-            for partition in destination.partitions:
+            for number, partition in enumerate(destination.partitions):
+                check_backlog(queue, number, partition.quarantined)
                 frames = partition.log.index().frames
                 assert (partition.log.size_bytes, partition.log.span) == (
                     int(frames["size"].sum()),

@@ -73,7 +73,7 @@ class ConsumingRules(BothSides):
         if isinstance(what, Asked):
             state = self.world.broker.state
             session = state.sessions[box[0]]
-            ready = state.by_name[session.destination].ready_rows()
+            ready = state.by_name[session.destination].queue.ready_rows()
             assert not (session.wants_rows() and ready), (
                 f"session {box[0]} is told that there is nothing, with {ready} rows ready"
             )

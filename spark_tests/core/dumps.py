@@ -11,6 +11,7 @@ from mq_broker.core.audit import SKIPPED
 from mq_broker.core.broker import Broker
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.state import State
+from mq_broker.core.subscription import Backlog
 from mq_wire.limits import AUDIT_RANGES
 from spark_tests.model import state as plain
 from spark_tests.model.model import Model
@@ -65,7 +66,7 @@ def dump_broker(broker: Broker) -> Dump:
 def _check_counts(state: State) -> None:
     """What is counted as it comes and goes is the sum of what is there."""
     assert state.consumers_total == sum(
-        len(destination.consumers) for destination in state.by_number.values()
+        len(destination.queue.consumers) for destination in state.by_number.values()
     )
     assert state.query_ends == sum(len(q.readers) + len(q.epochs) for q in state.queries.values())
     sets, staged = list(state.staged.values()), state.staged
@@ -96,7 +97,7 @@ def _check_counts(state: State) -> None:
 
 def _destination(destination: Destination) -> Dump:
     held: list[dict[int, int]] = [{} for _ in destination.partitions]
-    for session in destination.sessions.values():
+    for session in destination.queue.sessions.values():
         for number, lanes in session.held.items():
             held[number].update(
                 {offset: priority for priority, offsets in enumerate(lanes.offsets) for offset in offsets}
@@ -106,9 +107,12 @@ def _destination(destination: Destination) -> Dump:
         "number": destination.number,
         "id": destination.destination_id,
         "partitions": [
-            _partition(partition, held[number]) for number, partition in enumerate(destination.partitions)
+            _partition(partition, backlog, held[number])
+            for number, (partition, backlog) in enumerate(
+                zip(destination.partitions, destination.queue.backlogs, strict=True)
+            )
         ],
-        "ended": {incarnation: tuple(how) for incarnation, how in destination.ended.items()},
+        "ended": {incarnation: tuple(how) for incarnation, how in destination.queue.ended.items()},
         "consumers": {
             incarnation: {
                 "name": consumer.name,
@@ -132,22 +136,20 @@ def _destination(destination: Destination) -> Dump:
                     for plan in consumer.plans.values()
                 },
             }
-            for incarnation, consumer in destination.consumers.items()
+            for incarnation, consumer in destination.queue.consumers.items()
         },
     }
 
 
-def _partition(partition: Partition, held: dict[int, int]) -> Dump:
-    ready = {
-        offset: priority for priority, offsets in enumerate(partition.ready.offsets) for offset in offsets
-    }
-    assert partition.ready.counts == [len(offsets) for offsets in partition.ready.offsets]
+def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> Dump:
+    ready = {offset: priority for priority, offsets in enumerate(backlog.ready.offsets) for offset in offsets}
+    assert backlog.ready.counts == [len(offsets) for offsets in backlog.ready.offsets]
     assert not ready.keys() & held.keys(), "rows are held and ready at once"
     return {
         "next": partition.log.next_offset,
         "duplicates": partition.duplicates,
         "ready": dict(sorted((ready | held).items())),
-        "attempts": _attempts(partition.attempts),
+        "attempts": _attempts(backlog.attempts),
         "audit": [
             (
                 name,

@@ -18,6 +18,8 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
+from mq_broker.core.destination import Destination
+from mq_broker.core.subscription import Subscription
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import OpenConsumer
@@ -48,14 +50,18 @@ class Scene(ListWorld):
         self.sequences[partition] = first + len(rows)
 
     @property
-    def queue(self) -> Any:
+    def destination(self) -> Destination:
         return self.broker.state.by_name[QUEUE]
+
+    @property
+    def queue(self) -> Subscription:
+        return self.destination.queue
 
     def ready(self, partition: int = 0) -> list[int]:
         """Offsets that are ready, next one first."""
         return [
             offset
-            for _, offsets in self.queue.partitions[partition].ready.selection().lanes
+            for _, offsets in self.queue.backlogs[partition].ready.selection().lanes
             for offset in offsets
         ]
 

@@ -130,4 +130,8 @@ def test_any_view_is_what_was_there_when_it_was_opened(data: st.DataObject) -> N
 
 
 def _rows(scene: Scene, partition: int) -> list[tuple[int, int]]:
-    return [(priority, offset) for priority, lane in waiting(scene.queue, partition).lanes for offset in lane]
+    return [
+        (priority, offset)
+        for priority, lane in waiting(scene.destination, partition).lanes
+        for offset in lane
+    ]

@@ -33,7 +33,7 @@ def test_rows_that_are_kept_for_a_consumer_that_is_gone_go_after_a_while_their_b
     scene.now_us += 1
     scene.handle(Tick())
     assert not consumer.plans
-    assert scene.queue.floor(0) == scene.queue.partitions[0].log.next_offset
+    assert scene.destination.floor(0) == scene.destination.partitions[0].log.next_offset
     entries = len(scene.sink.entries)
     scene.handle(Tick())
     assert len(scene.sink.entries) == entries, "nothing is written for what changes nothing"
@@ -88,7 +88,7 @@ def test_many_runs_without_a_name_pin_no_rows() -> None:
     scene.handle(Tick(True))
     scene.now_us += 1
     scene.handle(Tick(True))
-    assert scene.queue.floor(0) == 20
+    assert scene.destination.floor(0) == 20
     assert scene.handle(StatsRequest(destination=QUEUE)).destination.depth_rows == 0
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from mq_broker.core.destination import Partition
 from mq_broker.core.lanes import Lanes, choose, equal_shares
 from mq_broker.core.selection import Selection, offsets_array, ranges_bitmap
+from mq_broker.core.subscription import Backlog
 from mq_wire.limits import PRIORITIES
 
 #: Priority by offset.
@@ -147,29 +147,29 @@ def test_ranges_become_their_offsets(ranges: list[tuple[int, int]]) -> None:
 def test_failed_attempts_are_counted_row_by_row(
     steps: list[tuple[str, frozenset[int]] | tuple[str, frozenset[int], int]],
 ) -> None:
-    partition = Partition(10)
+    backlog = Backlog()
     counts: dict[int, int] = {}
     for step in steps:
         if len(step) == 3:
-            partition.charge(BitMap64(step[1]), step[2])
+            backlog.charge(BitMap64(step[1]), step[2])
             counts.update({offset: counts.get(offset, 0) + step[2] for offset in step[1] if step[2]})
         else:
-            partition.forget_attempts(BitMap64(step[1]))
+            backlog.forget_attempts(BitMap64(step[1]))
             counts = {offset: count for offset, count in counts.items() if offset not in step[1]}
         shown = {
-            offset: sum(offset in level for level in partition.attempts)
-            for level in partition.attempts
+            offset: sum(offset in level for level in backlog.attempts)
+            for level in backlog.attempts
             for offset in level
         }
         assert shown == counts
 
 
 def test_charging_leaves_what_readers_hold_alone() -> None:
-    partition = Partition(10)
-    partition.charge(BitMap64([1, 2]))
-    held = tuple(partition.attempts)
-    partition.charge(BitMap64([2, 3]))
-    partition.forget_attempts(BitMap64([1]))
+    backlog = Backlog()
+    backlog.charge(BitMap64([1, 2]))
+    held = tuple(backlog.attempts)
+    backlog.charge(BitMap64([2, 3]))
+    backlog.forget_attempts(BitMap64([1]))
     assert [[*level] for level in held] == [[1, 2]]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from mq_broker.core import owners, snapshot
 from mq_broker.core.commands import CloseRun, HoldRun, Settings, Tick
-from mq_broker.core.destination import ATTEMPTS_MAX
 from mq_broker.core.state import State
+from mq_broker.core.subscription import ATTEMPTS_MAX
 from mq_wire.errors import Busy, InvalidRequest, LimitExceeded, MqError
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest
@@ -96,7 +96,7 @@ def test_producers_without_a_name_are_forgotten_and_not_refused() -> None:
     scene = ready(1)
     for number in range(10):
         scene.handle(commands.publish("q", 0, (f"{number:032x}", 0), 0, [(b"v", 4)]))
-    assert len(scene.queue.partitions[0].audit.marks) == 3
+    assert len(scene.destination.partitions[0].audit.marks) == 3
     checked(scene)
 
 
@@ -300,7 +300,7 @@ def test_failed_attempts_are_counted_so_far_and_no_further() -> None:
         scene.dispatch()
         scene.credit(session, 1)
         scene.disconnect(session)
-    assert len(scene.queue.partitions[0].attempts) == ATTEMPTS_MAX
+    assert len(scene.queue.backlogs[0].attempts) == ATTEMPTS_MAX
     session = scene.connect(2)
     assert [row.delivery_count for row in scene.received(session)] == [ATTEMPTS_MAX + 1, 1]
     scene.disconnect(session)

@@ -17,7 +17,7 @@ from mq_broker.core import consumer_parts, owners, parts, snapshot
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
-from mq_broker.core.destination import ATTEMPTS_MAX, Destination, Ended, Partition
+from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
@@ -26,6 +26,7 @@ from mq_broker.core.query import Query, Reader
 from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
+from mq_broker.core.subscription import ATTEMPTS_MAX, Ended
 from mq_broker.journal.snapshots import PART_BYTES_MAX
 from mq_wire.limits import (
     AUDIT_RANGES,
@@ -148,14 +149,13 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     rows = 1 << 20
     partition = Partition(1)
     draw = np.random.default_rng(rng.randrange(1 << 30))
-    partition.ready.add_rows(0, draw.integers(0, PRIORITIES, rows).astype(np.int8), rows)
+    destination = Destination(1, "q", bytes(16), [partition])
+    backlog = destination.queue.backlogs[0]
+    backlog.append(0, draw.integers(0, PRIORITIES, rows).astype(np.int8), rows)
     frames = np.zeros(rows, FRAME)
     frames["base"], frames["span"] = np.arange(rows), 1
     partition.log.restore(frames, {})
-    partition.attempts = [
-        BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))
-    ] * ATTEMPTS_MAX
-    destination = Destination(1, "q", bytes(16), [partition])
+    backlog.attempts = [BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * ATTEMPTS_MAX
     assert checked(snapshot._rows_pieces("rows/1/0/0", destination, 0, 0)) > 20
 
 
@@ -181,10 +181,10 @@ def largest_plan(number: int, start: dict[int, int]) -> Plan:
 
 def test_a_consumer_with_as_many_plans_of_as_many_partitions_as_there_may_be() -> None:
     destination = Destination(1, "q", bytes(16), [Partition(1) for _ in range(PARTITIONS_MAX)])
-    destination.ended = {
+    destination.queue.ended = {
         number.to_bytes(16, "big"): Ended(bytes(16), NAME) for number in range(LIMITS.kept_ended)
     }
-    consumer = destination.consumers[bytes(16)] = Consumer(NAME, bytes(16), LARGE, LARGE, LARGE)
+    consumer = destination.queue.consumers[bytes(16)] = Consumer(NAME, bytes(16), LARGE, LARGE, LARGE)
     consumer.floor = dict.fromkeys(range(PARTITIONS_MAX), LARGE >> 8)
     at = consumer.floor
     for number in range(1, LIMITS.kept_boundaries + 6):
@@ -245,7 +245,7 @@ def test_every_kind_of_part_reads_back_from_many_pieces() -> None:
             scene.credit(session, 9)
             scene.disconnect(session)
             session = scene.connect(9)
-        partition = scene.queue.partitions[0]
+        partition = scene.destination.partitions[0]
         partition.quarantined = BitMap64([0, 2, 3])
         check_same(dump_broker(restored(scene)), dump_broker(scene.broker))
         assert restored(scene).state.by_name["q"].partitions[0].quarantined == partition.quarantined

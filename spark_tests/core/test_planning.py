@@ -163,7 +163,7 @@ def test_the_limit_of_bytes_holds_also_for_rows_of_uneven_size() -> None:
         scene.publish(4, size=10_000)
     for _ in range(30):
         scene.publish(4, 4, 4, 4)
-    sizes = scene.queue.partitions[0].log.index().frames["size"].tolist()
+    sizes = scene.destination.partitions[0].log.index().frames["size"].tolist()
     query = scene.query()
     planned = query.plan(max_bytes=25_000)
     assert planned.rows == 2
@@ -178,7 +178,7 @@ def test_small_rows_behind_a_large_one_count_one_by_one() -> None:
     scene = Scene()
     scene.publish(4, 4, 4, 4, 4, 4)
     scene.publish(4, size=1_000_000)
-    size = int(scene.queue.partitions[0].log.index().frames["size"][0])
+    size = int(scene.destination.partitions[0].log.index().frames["size"][0])
     assert scene.query().plan(max_bytes=size).rows == 6
 
 

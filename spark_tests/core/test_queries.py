@@ -264,7 +264,7 @@ def test_a_snapshot_of_format_1_marks_plans_by_what_its_markers_say() -> None:
     snapshot.restore(
         restored.state, iter((key, body) for key, body in parts.items() if not key.startswith("queries/"))
     )
-    known = restored.state.by_name[QUEUE].consumers[query.incarnation]
+    known = restored.state.by_name[QUEUE].queue.consumers[query.incarnation]
     assert known.plans[1].committed
     assert restored.state.queries["q1"].readers[1].incarnation == query.incarnation
     snapshot.tidy(restored.state)

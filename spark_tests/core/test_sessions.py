@@ -53,7 +53,7 @@ def test_bytes_are_a_limit_too_and_may_be_overdrawn_by_one_row() -> None:
     scene = Scene()
     for _ in range(6):
         scene.publish(4, size=1000)
-    size = int(scene.queue.partitions[0].log.index().frames["size"][0])
+    size = int(scene.destination.partitions[0].log.index().frames["size"][0])
     session = scene.connect(100, size=2 * size + 1)
     assert len(scene.received(session)) == 3
     assert scene.received(session) == []
@@ -80,7 +80,7 @@ def test_few_bytes_do_not_let_a_lower_priority_pass() -> None:
     scene = Scene(2)
     scene.publish(*[9] * 4, size=1000)
     scene.publish(*[0] * 4, partition=1, size=1000)
-    size = int(scene.queue.partitions[0].log.index().frames["size"][0]) // 4
+    size = int(scene.destination.partitions[0].log.index().frames["size"][0]) // 4
     assert [row.priority for row in scene.received(scene.connect(100, size=3 * size + 10))] == [9, 9, 9, 9]
 
 
@@ -220,7 +220,7 @@ def test_failures_add_up_and_are_forgotten_with_the_row() -> None:
     session = scene.connect(1)
     assert [row.delivery_count for row in scene.received(session)] == [4]
     scene.acknowledge(session, (0, 0, 1))
-    assert scene.queue.partitions[0].attempts == []
+    assert scene.queue.backlogs[0].attempts == []
 
 
 def test_after_a_restart_what_was_held_is_ready_and_nobody_has_failed() -> None:

@@ -65,7 +65,7 @@ def test_what_sessions_hold_is_ready_in_a_snapshot_and_stays_with_them_here() ->
     scene.received(session)
     kept = Kept(scene)
     kept.take()
-    restored = kept.restored().state.by_name["q"].partitions[0]
+    restored = kept.restored().state.by_name["q"].queue.backlogs[0]
     assert [*restored.ready.offsets[9], *restored.ready.offsets[4]] == [1, 0]
     assert scene.ready() == [0]
 
@@ -114,7 +114,7 @@ def test_attempts_survive_in_a_part_of_which_nothing_is_ready_and_where_no_frame
         scene.query().plan()
         kept = Kept(scene)
         kept.take()
-        assert kept.restored().state.by_name["q"].partitions[0].attempts == [BitMap64(range(12))]
+        assert kept.restored().state.by_name["q"].queue.backlogs[0].attempts == [BitMap64(range(12))]
 
 
 def test_producers_of_whom_nothing_is_left_are_forgotten_in_all_parts_at_once() -> None:

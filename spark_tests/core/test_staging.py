@@ -43,7 +43,7 @@ def test_staged_rows_are_invisible_until_committed_and_then_come_in_order() -> N
     scene.stage(2, partition=1)
     scene.stage(1, first=2)
     assert scene.handle(StatsRequest(destination=QUEUE)).destination.staged_rows == 6
-    assert scene.queue.enqueued == 0
+    assert scene.destination.enqueued == 0
     scene.publish(4)
     reply = scene.commit((2, 2), (1, 4))
     assert (reply.already_committed, reply.rows) == (False, 6)
@@ -128,7 +128,7 @@ def test_a_commit_names_sets_that_are_there_and_whole_or_nothing_happens() -> No
         scene.commit((1, 2), (2, 2), rows=3)
     with pytest.raises(InvalidRequest, match="twice"):
         scene.commit((1, 2), (1, 2))
-    assert scene.queue.enqueued == 0
+    assert scene.destination.enqueued == 0
     assert scene.commit((1, 2), (2, 2)).rows == 4
 
 
@@ -139,7 +139,7 @@ def test_the_same_version_again_is_a_no_op_also_when_its_tokens_are_gone() -> No
     scene.broker = scene.replayed()
     reply = scene.commit((1, 2), version=3, run_id="r1")
     assert (reply.already_committed, reply.rows) == (True, 2)
-    assert scene.queue.enqueued == 2
+    assert scene.destination.enqueued == 2
 
 
 def test_the_same_version_with_other_rows_vanishes_only_where_that_is_wanted() -> None:
@@ -152,7 +152,7 @@ def test_the_same_version_with_other_rows_vanishes_only_where_that_is_wanted() -
     assert scene.broker.state.staged
     assert scene.commit((2, 3), version=3, keep_mismatch=True).rows == 2
     assert not scene.broker.state.staged
-    assert scene.queue.enqueued == 2
+    assert scene.destination.enqueued == 2
 
 
 def test_a_lower_version_is_refused_and_forgetting_the_marker_allows_it() -> None:
@@ -210,7 +210,7 @@ def test_a_committed_set_is_sealed() -> None:
     scene.stage(1)
     scene.commit((1, 2))
     assert scene.handle(produce.DiscardStagedRequest(tokens=[token(1)])).rows == 0
-    assert scene.queue.enqueued == 2
+    assert scene.destination.enqueued == 2
     with pytest.raises(StagedSetUnknown):
         scene.stage(1, first=2)
 

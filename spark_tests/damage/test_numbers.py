@@ -103,7 +103,7 @@ def test_a_lost_plan_is_not_made_again_under_its_numbers() -> None:
         start = dict(resumed.next)
         resumed.plan()
         resumed.read(start, resumed.next)
-    assert opened.broker.state.by_name["q"].consumers[query.incarnation].past[1].end == first
+    assert opened.broker.state.by_name["q"].queue.consumers[query.incarnation].past[1].end == first
     assert resumed.plan(start=first).end.next == third.end.next
 
 

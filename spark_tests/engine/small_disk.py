@@ -142,7 +142,7 @@ class SmallDisk:
     @property
     def depth(self) -> int:
         queue = self.broker.state.by_name["q"]
-        return queue.ready_rows() + queue.assigned_rows()
+        return queue.queue.ready_rows() + queue.queue.assigned_rows()
 
     @property
     def used(self) -> int:

@@ -73,7 +73,7 @@ class FullBroker:
             self.answer(TakeEpochRequest())
 
     def ready(self) -> int:
-        return self.broker.state.by_name["q"].ready_rows()
+        return self.broker.state.by_name["q"].queue.ready_rows()
 
 
 def test_a_session_that_ends_gives_its_rows_back() -> None:

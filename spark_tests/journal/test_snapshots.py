@@ -14,7 +14,7 @@ import pytest
 from mq_broker.journal import snapshots
 from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import PACK_AGE_MAX, SnapshotStore
-from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at, fail_at
+from mq_broker.testing.memory_disk import Crash, MemoryDisk, MemoryFile, crash_at, fail_at
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
 from spark_tests.journal.histories import UUID_1
 
@@ -23,6 +23,20 @@ def at(turn: int) -> JournalPosition:
     return JournalPosition(
         segment=turn // 10 + 1, position=4096 + turn * 512, turn=turn, generation=1, trailer_crc=turn * 7
     )
+
+
+def test_a_pack_that_cannot_be_opened_any_more_is_a_failure_of_the_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = SnapshotStore(MemoryDisk(), UUID_1)
+    store.write(at(7), [("queue/orders", bytes(100))])
+
+    def gone(_: MemoryDisk, name: str) -> MemoryFile:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    monkeypatch.setattr(MemoryDisk, "open", gone)
+    with pytest.raises(StorageFailed, match=r"(pack|manifest)-.* could not be opened: .*Input/output error"):
+        store.sizes()
 
 
 def loaded(store: SnapshotStore) -> tuple[JournalPosition, dict[str, bytes]] | None:

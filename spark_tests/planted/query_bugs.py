@@ -132,7 +132,7 @@ SOURCE: Final = (
     Bug(
         "planned rows stay ready",
         "what a query was assigned goes to others too",
-        (Change(apply._planned, "destination.partitions[number].ready.remove(selection.lanes)", "pass"),),
+        (Change(apply._planned, "subscription.backlogs[number].plan(selection)", "pass"),),
         "simulation",
     ),
     Bug(
@@ -194,13 +194,13 @@ SOURCE: Final = (
     Bug(
         "a takeover loses what the old checkpoint held",
         "rows of an ended consumer are not ready again",
-        (Change(apply._give_back, "partition.give_back(selection)", "pass"),),
+        (Change(apply._give_back, "backlog.give_back(selection)", "pass"),),
         "simulation",
     ),
     Bug(
         "a takeover leaves the old checkpoint in office",
         "an ended incarnation may go on reading",
-        (Change(apply._consumer_ended, "del destination.consumers[what.incarnation]", "pass"),),
+        (Change(apply._consumer_ended, "del subscription.consumers[what.incarnation]", "pass"),),
         "simulation",
     ),
 )
@@ -219,7 +219,7 @@ SINK: Final = (
                 priority = body.priorities if isinstance(body.priorities, int) else -1
                 rows, columns = what.records.rows, what.records.columns
                 base = partition.log.append(rows, columns, body.place, priority, "", 0, time_us)
-                partition.ready.add_rows(base, body.priorities, what.records.rows)
+                _append(destination, what.partition, base, body.priorities, what.records.rows)
                 _touch(state, what.destination, what.partition, base, base + what.records.rows)
                 state.stir(destination.name)
                 """,

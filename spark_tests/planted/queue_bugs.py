@@ -8,11 +8,11 @@ from typing import Final
 
 from mq_broker.core import admin, apply, publishing, sessions, views
 from mq_broker.core.audit import Audit
-from mq_broker.core.destination import Partition
 from mq_broker.core.frozen import Shelf
 from mq_broker.core.lanes import Lanes
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Outbox, Session
+from mq_broker.core.subscription import Backlog
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.rows import RowReader
 from spark_tests.planted.mutation import Bug, Change
@@ -165,7 +165,9 @@ DELIVERIES: Final = (
         "what was in a consumer's hands when its stream broke is not ready again",
         (
             Change(
-                sessions._give_back, "destination.partitions[partition].give_back(lanes.selection())", "pass"
+                sessions._give_back,
+                "destination.queue.backlogs[partition].give_back(lanes.selection())",
+                "pass",
             ),
         ),
         "simulation",
@@ -173,7 +175,7 @@ DELIVERIES: Final = (
     Bug(
         "rows are given out twice",
         "what one session holds stays ready for the next one",
-        (Change(sessions._deliver, "partition.ready.remove(taken.lanes)", "pass"),),
+        (Change(sessions._deliver, "backlog.ready.remove(taken.lanes)", "pass"),),
         "simulation",
     ),
     Bug(
@@ -184,7 +186,7 @@ DELIVERIES: Final = (
                 sessions._give_back,
                 'ledger.record(returned={"destination": destination.number, "rows": rows})',
                 "for partition, offsets in seen.items():\n    "
-                "destination.partitions[partition].charge(offsets)",
+                "destination.queue.backlogs[partition].charge(offsets)",
             ),
         ),
         "model",
@@ -195,8 +197,8 @@ DELIVERIES: Final = (
         (
             Change(
                 Lanes.head,
-                "return cut(lane, 0, rows) if",
-                "return cut(lane, len(lane) - rows, len(lane)) if below is None and",
+                "return cut(lane, 0, rows)",
+                "return cut(lane, len(lane) - rows, len(lane)) if below is None else cut(lane, 0, rows)",
             ),
         ),
         "model",
@@ -248,7 +250,7 @@ DELIVERIES: Final = (
     Bug(
         "a charge of one row hits all",
         "failed attempts replace those that were counted before",
-        (Change(Partition.charge, "self.attempts[level] = known | raised", "self.attempts[level] = raised"),),
+        (Change(Backlog.charge, "self.attempts[level] = known | raised", "self.attempts[level] = raised"),),
         "model",
     ),
     Bug(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mq_broker.core import apply, consumer_parts, owners, retention, snapshot
-from mq_broker.core.destination import Destination
+from mq_broker.core.subscription import Backlog, Subscription
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Housekeeping
@@ -84,7 +84,7 @@ CONTENT: Final = (
     Bug(
         "plans do not make their consumer's part dirty",
         "a snapshot keeps a consumer as it was before its last plans",
-        (Change(apply._consumer, 'state.dirty.add(("consumers", destination))', "pass"),),
+        (Change(apply._consumer, 'state.dirty.add(("consumers", what.destination))', "pass"),),
         "simulation",
     ),
     Bug(
@@ -184,7 +184,7 @@ CONTENT: Final = (
         (
             Change(
                 snapshot._restore_rows,
-                "partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)",
+                "attempts[known.level] = attempts[known.level] | BitMap64.deserialize(known.offsets)",
                 "pass",
             ),
         ),
@@ -193,13 +193,7 @@ CONTENT: Final = (
     Bug(
         "rows in a connected consumer's hands are not in the snapshot",
         "what is held while a snapshot is taken is gone when it is needed",
-        (
-            Change(
-                snapshot._rows_pieces,
-                "for session in destination.sessions.values() if number in session.held",
-                "for session in ()",
-            ),
-        ),
+        (Change(Subscription.holders, "for session in self.sessions.values():", "for session in ():"),),
         "simulation",
     ),
     Bug(
@@ -261,15 +255,34 @@ SPACE: Final = (
         is_rare=True,
     ),
     Bug(
+        "what is kept for a checkpoint is forgotten at a restart",
+        "rows of the last acknowledged batch may be freed after a start from a snapshot",
+        (Change(Backlog.restore_plan, "self.kept = _union(self.kept, offsets)", "pass"),),
+        "model",
+    ),
+    Bug(
         "the cleaner drops what plans hold",
         "only what is ready counts as a survivor",
-        (Change(retention.live, "if not plan.returned and number in plan.assignments:", "if False:"),),
+        (
+            Change(
+                Backlog.plan,
+                "self.ready.remove(selection.lanes)",
+                "self.ready.remove(selection.lanes)\n"
+                "self.unacknowledged = self.unacknowledged - selection.offsets()",
+            ),
+        ),
         "simulation",
     ),
     Bug(
         "the cleaner drops what connected consumers hold",
         "rows in a session's hands do not count as survivors",
-        (Change(retention.live, "for session in destination.sessions.values()", "for session in ()"),),
+        (
+            Change(
+                Backlog.live,
+                "(self.unacknowledged & window)",
+                "(self.ready.selection().offsets() & window)",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -277,10 +290,9 @@ SPACE: Final = (
         "frames of rows in a session's hands are trimmed away",
         (
             Change(
-                Destination.floor,
-                "lows += [session.held[number].lowest() for session in self.sessions.values() if number in "
-                "session.held]",
-                "pass",
+                Backlog.floor,
+                "held = (self.unacknowledged, self.kept)",
+                "held = (self.ready.selection().offsets(), self.kept)",
             ),
         ),
         "simulation",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mq_broker.core.destination import ATTEMPTS_MAX
 from mq_broker.core.state import State
+from mq_broker.core.subscription import ATTEMPTS_MAX
 from spark_tests.oracle.history import History
 
 
@@ -20,7 +20,7 @@ def check_bounds(state: State, history: History) -> None:
     sizes.append(
         (
             "durable consumers",
-            sum(len(destination.consumers) for destination in state.by_number.values()),
+            sum(destination.durable_consumers for destination in state.by_number.values()),
             settings.consumers_max,
         )
     )
@@ -29,9 +29,9 @@ def check_bounds(state: State, history: History) -> None:
         sizes.append((f"readers of query {query.query_id}", len(query.readers), settings.destinations_max))
     for destination in state.by_number.values():
         sizes.append(
-            (f"ended incarnations of {destination.name}", len(destination.ended), settings.kept_ended)
+            (f"ended incarnations of {destination.name}", len(destination.queue.ended), settings.kept_ended)
         )
-        for consumer in destination.consumers.values():
+        for consumer in destination.queue.consumers.values():
             plans = consumer.plans.values()
             given_back = sum(plan.emptied and not plan.used for plan in plans)
             sizes.append(
@@ -41,11 +41,11 @@ def check_bounds(state: State, history: History) -> None:
             sizes.append((f"batches of one plan of {consumer.label}", batches, settings.batches_per_plan_max))
         sizes += [
             (f"levels of attempts of {destination.name}", len(known.attempts), ATTEMPTS_MAX)
-            for known in destination.partitions
+            for known in destination.queue.backlogs
         ]
         sizes += [
             (f"boundaries of {c.label}", len(c.past), settings.kept_boundaries)
-            for c in destination.consumers.values()
+            for c in destination.queue.consumers.values()
         ]
     for what, count, limit in sizes:
         if count > limit:

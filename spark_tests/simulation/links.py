@@ -158,7 +158,7 @@ class ConsumeLink(_RowsLink):
     def _judge_answer(self, engine: Engine) -> None:
         state = engine._broker.state
         session = state.sessions[self._session]
-        if session.wants_rows() and state.by_name[self.queue].ready_rows():
+        if session.wants_rows() and state.by_name[self.queue].queue.ready_rows():
             self.network.history.note(
                 f"session {self._session} was told that there is nothing more, with credit and rows that "
                 f"are ready"

@@ -98,7 +98,7 @@ class Reader(Client):
                 yield from self._live()
             except Superseded:
                 self.counts["checkpoints superseded"] += 1
-                self._lose_checkpoint()
+                yield from self._free(self._lose_checkpoint())
             except Refused:
                 self._end_program()
                 yield from self._begin_anew()
@@ -422,14 +422,15 @@ class Reader(Client):
         yield from self._begin_anew()
 
     def _begin_anew(self) -> Asking:
-        held = sorted(set(self._incarnations))
-        self._lose_checkpoint()
-        if self._consumer or not held:
-            self.counts["takeovers"] += 1
-            return
-        # Without a name nobody takes over: an operator frees what the old checkpoint holds.
-        self.counts["releases"] += 1
-        for incarnation in held:
+        held = self._lose_checkpoint()
+        self.counts["takeovers" if self._consumer or not held else "releases"] += 1
+        yield from self._free(held)
+
+    def _free(self, held: list[bytes]) -> Asking:
+        """Without a name nobody takes over: an operator frees what the old checkpoint holds, and those before
+        it, whose first batch it had lost.
+        """
+        for incarnation in held if not self._consumer else ():
             while True:
                 reply = yield from self.ask(
                     wire.ReleaseConsumerRequest(destination=self.queue, consumer=incarnation.hex())
@@ -438,10 +439,13 @@ class Reader(Client):
                     break
                 yield None
 
-    def _lose_checkpoint(self) -> None:
+    def _lose_checkpoint(self) -> list[bytes]:
+        """Begins with a new one; returns the incarnations that the old one may have had."""
+        held = sorted(set(self._incarnations))
         self._checkpoint = self._new_checkpoint()
         self._batches, self._finished, self._incarnations, self._has_lost_files = {}, 0, [], False
         self._unconfirmed = {}  # whoever gets these rows next, it may be again
+        return held
 
     def _nothing_is_left(self) -> Asking:
         reply = yield from self.ask(StatsRequest(destination=self.queue))

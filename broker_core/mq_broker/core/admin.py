@@ -109,7 +109,7 @@ def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.Del
             return admin.DeleteDestinationResponse()  # it is gone: this came before, and its answer was lost
     destination = state.destination(request.name)
     ledger.record(destination_deleted={"destination": destination.number})
-    for number, session in destination.sessions.items():
+    for number, session in destination.queue.sessions.items():
         # Its rows are gone: what it asks for from now on is refused.
         del state.sessions[number]
         why = UnknownDestination(
@@ -158,7 +158,8 @@ def list_page(ledger: Ledger, command: ListPage) -> admin.ListDestinationsRespon
     left = command.effort
     for name in ledger.state.names(command.prefix, command.after):
         destination = ledger.state.by_name[name]
-        left -= 4 + len(destination.partitions) + len(destination.sessions) + len(destination.consumers)
+        queue = destination.queue
+        left -= 4 + len(destination.partitions) + len(queue.sessions) + len(queue.consumers)
         if left < 0 and response.destinations:
             break
         response.destinations.append(destination_stats(ledger, destination))
@@ -187,7 +188,8 @@ def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
 def destination_stats(ledger: Ledger, destination: Destination) -> admin.DestinationStats:
     """Returns what operators and `StreamingQueryProgress` see of a queue."""
     state, now_us = ledger.state, ledger.now_us
-    ready, assigned = destination.ready_rows(), destination.assigned_rows()
+    queue = destination.queue
+    ready, assigned = queue.ready_rows(), queue.assigned_rows()
     oldest = destination.oldest_time_us(ledger.monotonic_us) if ready + assigned else None
     return admin.DestinationStats(
         name=destination.name,
@@ -197,12 +199,12 @@ def destination_stats(ledger: Ledger, destination: Destination) -> admin.Destina
         ready_rows=ready,
         assigned_rows=assigned,
         ready_bytes=ready_bytes(destination),
-        ready_by_priority=destination.ready.counts,
+        ready_by_priority=queue.ready.counts,
         oldest_age_ms=max(now_us - oldest, 0) // 1000 if oldest is not None else 0,
         duplicate_rows=duplicates_of(state, destination),
         enqueued_rows=destination.enqueued,
         staged_rows=state.staged.rows_of[destination.number],
-        consumers=len(destination.consumers) + len(destination.sessions),
+        consumers=len(queue.consumers) + len(queue.sessions),
         quarantined_rows=sum(len(p.quarantined) for p in destination.partitions),
     )
 
@@ -222,7 +224,7 @@ def duplicates_of(state: State, destination: Destination) -> int:
 def ready_bytes(destination: Destination) -> int:
     """Returns the estimated bytes of the ready rows, from the mean row size of each partition's frames."""
     total = 0
-    for number in destination.ready.everywhere():
-        partition = destination.partitions[number]
-        total += int(partition.ready.rows * partition.log.size_bytes / max(partition.log.span, 1))
+    for number in destination.queue.ready.everywhere():
+        log = destination.partitions[number].log
+        total += int(destination.queue.backlogs[number].ready.rows * log.size_bytes / max(log.span, 1))
     return total

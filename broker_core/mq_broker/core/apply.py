@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from mq_broker.core import owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer_parts import plan_of
-from mq_broker.core.destination import Destination, Ended, Partition
+from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
@@ -23,6 +23,7 @@ from mq_broker.core.query import Reader
 from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
+from mq_broker.core.subscription import Ended, Subscription
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
 from mq_wire.store.v1 import store_pb2 as store
@@ -93,7 +94,7 @@ def _destination_deleted(
     state: State, what: store.DestinationDeleted, time_us: int, body: Body | None
 ) -> None:
     state.is_crowded = False
-    state.consumers_total -= len(state.by_number[what.destination].consumers)
+    state.consumers_total -= state.by_number[what.destination].durable_consumers
     state.remove(what.destination)
     for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
         if any(frame.entry.destination == what.destination for frame in held.frames):
@@ -116,7 +117,7 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
         records.rows, records.columns, body.place, priority, what.producer_id, what.first_sequence, time_us
     )
     assert base == what.base_offset, (destination.name, what.partition, base, what.base_offset)
-    partition.ready.add_rows(base, body.priorities, records.rows)
+    _append(destination, what.partition, base, body.priorities, records.rows)
     partition.audit.record(
         what.producer_id,
         what.epoch,
@@ -124,6 +125,13 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
     )
     _touch(state, what.destination, what.partition, base, base + records.rows)
     state.stir(destination.name)
+
+
+def _append(
+    destination: Destination, partition: int, base: int, priorities: int | np.ndarray, rows: int
+) -> None:
+    for subscription in destination.subscriptions.values():
+        subscription.backlogs[partition].append(base, priorities, rows)
 
 
 def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
@@ -173,7 +181,7 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
             destination, partition = _partition(state, entry.destination, entry.partition)
             priority = frame.priorities if isinstance(frame.priorities, int) else -1
             base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
-            partition.ready.add_rows(base, frame.priorities, records.rows)
+            _append(destination, entry.partition, base, frame.priorities, records.rows)
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stir(destination.name)
     if what.owner:
@@ -204,20 +212,18 @@ def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, b
 
 
 def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:
+    subscription = _subscription(state, what)
     for rows in what.rows:
-        _, partition = _partition(state, what.destination, rows.partition)
         offsets = BitMap64.deserialize(rows.offsets)
-        # At recovery the rows are still ready, since what a connected consumer holds is not on disk.
-        partition.ready.discard(offsets)
-        partition.forget_attempts(offsets)
+        subscription.backlogs[rows.partition].acknowledge(offsets)
         _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
 def _returned(state: State, what: store.Returned, time_us: int, body: Body | None) -> None:
+    subscription = _subscription(state, what)
     for rows in what.rows:
-        _, partition = _partition(state, what.destination, rows.partition)
         offsets = BitMap64.deserialize(rows.offsets)
-        partition.charge(offsets)
+        subscription.backlogs[rows.partition].charge(offsets)
         _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
@@ -226,15 +232,35 @@ def _epoch_taken(state: State, what: store.EpochTaken, time_us: int, body: Body 
     state.dirty.add(("broker",))
 
 
-def _consumer(state: State, destination: int, incarnation: bytes) -> tuple[Destination, Consumer]:
-    state.dirty.add(("consumers", destination))
-    found = state.by_number[destination]
-    found.changes += 1
-    return found, found.consumers[incarnation]
+class _OfSubscription(Protocol):
+    """An entry about what one subscription has read."""
+
+    @property
+    def destination(self) -> int: ...
+    @property
+    def subscription(self) -> int: ...
+
+
+class _OfConsumer(_OfSubscription, Protocol):
+    """An entry about one durable consumer."""
+
+    @property
+    def incarnation(self) -> bytes: ...
+
+
+def _subscription(state: State, what: _OfSubscription) -> Subscription:
+    return state.by_number[what.destination].subscriptions[what.subscription]
+
+
+def _consumer(state: State, what: _OfConsumer) -> tuple[Destination, Subscription, Consumer]:
+    state.dirty.add(("consumers", what.destination))
+    subscription = _subscription(state, what)
+    subscription.changes += 1
+    return state.by_number[what.destination], subscription, subscription.consumers[what.incarnation]
 
 
 def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
-    state.by_number[what.destination].consumers[what.incarnation] = Consumer(
+    _subscription(state, what).consumers[what.incarnation] = Consumer(
         what.consumer, what.incarnation, what.run, what.run, time_us
     )
     state.consumers_total += 1
@@ -242,72 +268,72 @@ def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, bod
 
 
 def _planned(state: State, what: store.Planned, time_us: int, body: Body | None) -> None:
-    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    _, subscription, consumer = _consumer(state, what)
     plan = plan_of(what, time_us, consumer.next)
     state.plans_cut += 1
     plan.serial = state.plans_cut
     state.dirty.add(("broker",))
     for number, (_, selection) in plan.assignments.items():
-        destination.partitions[number].ready.remove(selection.lanes)
+        subscription.backlogs[number].plan(selection)
         _touch_rows(state, what.destination, number, selection)
     consumer.add(plan)
     consumer.run = max(consumer.run, what.run)
 
 
-def _give_back(state: State, destination: Destination, plan: Plan, charge: int) -> None:
+def _give_back(
+    state: State, destination: Destination, subscription: Subscription, plan: Plan, charge: int
+) -> None:
     for number, (_, selection) in plan.assignments.items():
-        partition = destination.partitions[number]
-        partition.give_back(selection)
+        backlog = subscription.backlogs[number]
+        backlog.give_back(selection)
         if charge and selection.rows:
-            partition.charge(selection.offsets(), charge)
+            backlog.charge(selection.offsets(), charge)
         _touch_rows(state, destination.number, number, selection)
     plan.returned, plan.emptied, plan.assignments = True, True, {}
     state.stir(destination.name)
 
 
-def _forget(state: State, destination: Destination, plan: Plan) -> None:
+def _let_go(state: State, destination: Destination, subscription: Subscription, plan: Plan) -> None:
+    """Nobody can get the rows of a plan any more: its frames may be forgotten, in snapshots too, or moved."""
     for number, (_, selection) in plan.assignments.items():
-        if selection.rows and destination.partitions[number].attempts:
-            destination.partitions[number].forget_attempts(selection.offsets())
+        if selection.rows:
+            subscription.backlogs[number].lose(selection.offsets())
             _touch_rows(state, destination.number, number, selection)
 
 
-def _let_go(state: State, destination: int, plan: Plan) -> None:
-    """Nobody can get the rows of an acknowledged plan any more: its frames may be forgotten, in snapshots
-    too, or moved.
-    """
-    for number, (_, selection) in plan.assignments.items():
-        _touch_rows(state, destination, number, selection)
-
-
 def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body: Body | None) -> None:
-    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    destination, subscription, consumer = _consumer(state, what)
     for number in what.plans:
-        _give_back(state, destination, consumer.plans[number], charge=0)
+        _give_back(state, destination, subscription, consumer.plans[number], charge=0)
         # Who opens it from now on finds it empty.
         consumer.plans[number].opened_by_run = 0
     consumer.drop_returned(state.settings.kept_returned)
 
 
 def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: int, body: Body | None) -> None:
-    destination, consumer = _consumer(state, what.destination, what.incarnation)
+    destination, subscription, consumer = _consumer(state, what)
     for plan in consumer.between(0, what.through):
         if plan.pending:
-            _forget(state, destination, plan)
+            for number, (_, selection) in plan.assignments.items():
+                if selection.rows:
+                    subscription.backlogs[number].keep(selection.offsets())
+                    _touch_rows(state, what.destination, number, selection)
     before = consumer.acknowledged_plan
     consumer.acknowledge(what.through)
-    _forget_plans(state, destination, consumer, before)
+    _forget_plans(state, destination, subscription, consumer, before)
 
 
-def _forget_plans(state: State, destination: Destination, consumer: Consumer, through: int) -> None:
+def _forget_plans(
+    state: State, destination: Destination, subscription: Subscription, consumer: Consumer, through: int
+) -> None:
     for plan in consumer.between(0, through):
         if not plan.returned:
-            _let_go(state, destination.number, plan)
+            _let_go(state, destination, subscription, plan)
     consumer.forget(through, state.settings.kept_boundaries)
 
 
 def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, body: Body | None) -> None:
-    _forget_plans(state, *_consumer(state, what.destination, what.incarnation), what.through)
+    _forget_plans(state, *_consumer(state, what), what.through)
 
 
 def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:
@@ -317,7 +343,7 @@ def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Bod
 
 
 def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
-    _, consumer = _consumer(state, what.destination, what.incarnation)
+    _, _, consumer = _consumer(state, what)
     consumer.run = max(consumer.run, what.run)
     for number in what.failed:
         consumer.plans[number].failed_attempts += 1
@@ -330,7 +356,7 @@ def _range_read(state: State, what: store.RangeRead, time_us: int, body: Body | 
         owners.note_read(state, what)
     if not what.plans:
         return  # an empty batch: its number counts as used all the same
-    _, consumer = _consumer(state, what.destination, what.incarnation)
+    _, _, consumer = _consumer(state, what)
     for number in what.plans:
         plan = consumer.plans[number]
         plan.read_by_run = max(plan.read_by_run, what.run)
@@ -340,24 +366,21 @@ def _range_read(state: State, what: store.RangeRead, time_us: int, body: Body | 
 
 
 def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body: Body | None) -> None:
-    destination, consumer = _consumer(state, what.destination, what.incarnation)
-    for number in what.acknowledged:
-        _forget(state, destination, consumer.plans[number])
+    destination, subscription, consumer = _consumer(state, what)
     for number in what.returned:
         plan = consumer.plans[number]
         # Two readers of one query: reading by mistake is no failed attempt.
-        _give_back(
-            state, destination, plan, 0 if what.shared else plan.failed_attempts + plan.read_since_opened
-        )
+        charge = 0 if what.shared else plan.failed_attempts + plan.read_since_opened
+        _give_back(state, destination, subscription, plan, charge)
         for query_id, batch in plan.batches:
             owners.touch_query(state, query_id).fence(batch)
     for plan in consumer.plans.values():
-        if not plan.returned:
-            _let_go(state, what.destination, plan)
-    del destination.consumers[what.incarnation]
+        if not plan.returned:  # acknowledged now or before
+            _let_go(state, destination, subscription, plan)
+    del subscription.consumers[what.incarnation]
     state.consumers_total -= 1
     state.is_crowded = False
-    destination.note_ended(
+    subscription.note_ended(
         what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended
     )
     state.dirty.add(("broker",))
@@ -383,12 +406,11 @@ def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> 
 
 def _quarantined(state: State, what: store.Quarantined, time_us: int, body: Body | None) -> None:
     for rows in what.rows:
-        _, partition = _partition(state, what.destination, rows.partition)
+        destination, partition = _partition(state, what.destination, rows.partition)
         offsets = BitMap64.deserialize(rows.offsets)
         partition.quarantined = partition.quarantined | offsets
-        # At recovery the rows that a connected consumer held are still ready.
-        partition.ready.discard(offsets)
-        partition.forget_attempts(offsets)
+        for subscription in destination.subscriptions.values():
+            subscription.backlogs[rows.partition].lose(offsets)
         _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 

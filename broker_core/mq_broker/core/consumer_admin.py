@@ -23,10 +23,10 @@ def list_consumers(ledger: Ledger, request: wire.ListConsumersRequest) -> wire.L
     infos = [
         _info(ledger, destination, consumer)
         for destination in destinations
-        for consumer in destination.consumers.values()
+        for consumer in destination.queue.consumers.values()
     ]
     infos += [
-        _connected(session) for destination in destinations for session in destination.sessions.values()
+        _connected(session) for destination in destinations for session in destination.queue.sessions.values()
     ]
     return wire.ListConsumersResponse(consumers=infos)
 
@@ -42,7 +42,10 @@ def consumers_page(
     response, left, skip, after = wire.ListConsumersResponse(), page.effort, page.skip, page.after
     for name in names:
         destination = state.by_name[name]
-        holders: list[Consumer | Session] = [*destination.consumers.values(), *destination.sessions.values()]
+        holders: list[Consumer | Session] = [
+            *destination.queue.consumers.values(),
+            *destination.queue.sessions.values(),
+        ]
         for holder in holders[skip:]:
             if left <= 0:
                 return response, ConsumersPage(page.destination, after, skip, page.effort)
@@ -117,7 +120,9 @@ def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wi
         destinations = [by_name[request.destination]] if request.destination in by_name else []
         destinations = list(by_name.values()) if not request.destination else destinations
         found = [
-            (d, d.consumers[request.incarnation]) for d in destinations if request.incarnation in d.consumers
+            (d, d.queue.consumers[request.incarnation])
+            for d in destinations
+            if request.incarnation in d.queue.consumers
         ]
         if not found:
             return wire.ReleaseConsumerResponse()
@@ -128,7 +133,7 @@ def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wi
         found = [
             (d, c)
             for d in destinations
-            for c in d.consumers.values()
+            for c in d.queue.consumers.values()
             if request.consumer in (c.name, c.incarnation.hex())
         ]
     if len(found) != 1:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pyroaring import BitMap64
 
 from mq_broker.core import parts
-from mq_broker.core.destination import Destination, Ended
+from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Past, Plan, between, end_of, packed
 from mq_broker.core.selection import Lane, Selection
+from mq_broker.core.subscription import Ended
 from mq_wire.store.v1 import store_pb2 as store
 
 
@@ -19,11 +20,14 @@ def export(key: str, destination: Destination) -> Iterator[tuple[str, bytes]]:
 
 
 def _elements(destination: Destination) -> Iterator[store.ConsumersPart]:
-    for incarnation, how in destination.ended.items():
-        yield store.ConsumersPart(ended=[store.EndedPart(incarnation=incarnation, **how._asdict())])
-    for consumer in destination.consumers.values():
-        for part in _consumer(destination, consumer):
-            yield store.ConsumersPart(consumers=[part])
+    for number, subscription in destination.subscriptions.items():
+        for incarnation, how in subscription.ended.items():
+            ended = store.EndedPart(incarnation=incarnation, subscription=number, **how._asdict())
+            yield store.ConsumersPart(ended=[ended])
+        for consumer in subscription.consumers.values():
+            for part in _consumer(destination, consumer):
+                part.subscription = number
+                yield store.ConsumersPart(consumers=[part])
 
 
 def _consumer(destination: Destination, consumer: Consumer) -> Iterator[store.ConsumerPart]:
@@ -131,22 +135,31 @@ def plan_of(what: store.Planned, time_us: int, start: dict[int, int]) -> Plan:
 def restore(destination: Destination, part: store.ConsumersPart) -> None:
     """Takes over one piece; all of them in order."""
     for ended in part.ended:
-        destination.ended[ended.incarnation] = Ended(ended.successor, ended.consumer, ended.shared)
+        destination.subscriptions[ended.subscription].ended[ended.incarnation] = Ended(
+            ended.successor, ended.consumer, ended.shared
+        )
     for known in part.consumers:
-        consumer = destination.consumers.get(known.incarnation)
+        subscription = destination.subscriptions[known.subscription]
+        consumer = subscription.consumers.get(known.incarnation)
         if consumer is None:
             consumer = Consumer(
                 known.consumer, known.incarnation, known.run, known.minted_by_run, known.minted_time_us
             )
             consumer.floor, consumer.acknowledged_plan = dict(known.floor), known.acknowledged_plan
             consumer.next, consumer.next_plan = dict(known.next), known.next_plan
-            destination.consumers[consumer.incarnation] = consumer
+            subscription.consumers[consumer.incarnation] = consumer
         at = consumer.boundary(next(reversed(consumer.plans), consumer.last_past))
         for kept in known.plans:
-            at = _restore_plan(consumer, kept, at)
+            at = _restore_plan(destination, known.subscription, consumer, kept, at)
 
 
-def _restore_plan(consumer: Consumer, kept: store.PlanPart, before: dict[int, int]) -> dict[int, int]:
+def _restore_plan(
+    destination: Destination,
+    subscription: int,
+    consumer: Consumer,
+    kept: store.PlanPart,
+    before: dict[int, int],
+) -> dict[int, int]:
     """Takes over a plan that follows the boundary `before`; returns its own."""
     start = before | {partition: before.get(partition, 0) + count for partition, count in kept.counts.items()}
     if kept.forgotten:
@@ -166,4 +179,8 @@ def _restore_plan(consumer: Consumer, kept: store.PlanPart, before: dict[int, in
     if plan.returned and plan.assignments:
         plan.assignments, plan.emptied = {}, True  # older versions kept them
     consumer.plans[plan.number] = plan
+    for number, (_, selection) in plan.assignments.items():
+        if selection.rows:
+            backlog = destination.subscriptions[subscription].backlogs[number]
+            backlog.restore_plan(plan, selection.offsets() - destination.partitions[number].quarantined)
     return plan.end

@@ -71,7 +71,7 @@ class Shelf:
         It is no view's yet: `hold` it, or nothing of it is counted.
         """
         key = (destination.number, number)
-        version = (destination.changes, destination.partitions[number].changes)
+        version = (destination.queue.changes, destination.partitions[number].changes)
         last = self._last.get(key)
         if last is not None and last.version == version:
             return last
@@ -179,17 +179,7 @@ def _parts(offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
 def waiting(destination: Destination, number: int) -> Selection:
     """Returns every row of a partition that is not acknowledged, whoever holds it, by priority."""
     lanes: dict[int, BitMap64] = {}
-    held = [
-        session.held[number].selection()
-        for session in destination.sessions.values()
-        if number in session.held
-    ]
-    planned = [
-        plan.assignments[number][1]
-        for _, plan in destination.plans()
-        if plan.pending and number in plan.assignments
-    ]
-    for selection in (destination.partitions[number].ready.selection(), *held, *planned):
-        for priority, offsets in selection.lanes:
+    for holder in destination.queue.holders(number):
+        for priority, offsets in holder.lanes:
             lanes[priority] = lanes[priority] | offsets if priority in lanes else offsets
     return Selection.of(sorted(lanes.items(), reverse=True))

@@ -102,17 +102,21 @@ class Lanes:
             self._count(priority, int(present[priority]))
 
     def add(self, lanes: Iterable[Lane]) -> None:
-        """Adds rows that came back."""
+        """Adds rows that came back. What is there already counts once."""
         for priority, offsets in lanes:
-            lane = self._lane(priority)
-            lane |= offsets
-            self._count(priority, len(offsets))
+            if offsets:
+                lane = self._lane(priority)
+                known = lane.intersection_cardinality(offsets)
+                lane |= offsets
+                self._count(priority, len(offsets) - known)
 
     def remove(self, lanes: Iterable[Lane]) -> None:
-        """Removes rows, all of which are there."""
+        """Removes what of these rows is there."""
         for priority, offsets in lanes:
-            self.offsets[priority] -= offsets
-            self._count(priority, -len(offsets))
+            known = self.offsets[priority].intersection_cardinality(offsets)
+            if known:
+                self.offsets[priority] -= offsets
+                self._count(priority, -known)
 
     def discard(self, offsets: BitMap64) -> None:
         """Removes what of `offsets` is there, whatever its priority."""
@@ -128,7 +132,9 @@ class Lanes:
         lane = self.offsets[priority]
         if below is not None:
             rows = min(rows, lane.rank(below - 1) if below else 0)
-        return cut(lane, 0, rows) if rows < self.counts[priority] else lane.copy()
+        if rows < self.counts[priority]:
+            return cut(lane, 0, rows)
+        return lane.copy() if self.counts[priority] else BitMap64()
 
     def count_below(self, priority: int, below: int | None) -> int:
         """Returns how many offsets of the lane are under `below` (None = all)."""
@@ -136,11 +142,13 @@ class Lanes:
             return self.counts[priority]
         return self.offsets[priority].rank(below - 1) if below else 0
 
+    def lanes(self) -> list[Lane]:
+        """Returns the lanes that have rows, highest priority first: themselves, not copies."""
+        return [(p, self.offsets[p]) for p in reversed(range(PRIORITIES)) if self.counts[p]]
+
     def selection(self) -> Selection:
         """Returns everything that is ready, as a copy."""
-        return Selection.of(
-            (p, self.offsets[p].copy()) for p in reversed(range(PRIORITIES)) if self.counts[p]
-        )
+        return Selection.of((priority, offsets.copy()) for priority, offsets in self.lanes())
 
     def lowest(self) -> int | None:
         """Returns the lowest ready offset."""

@@ -105,7 +105,7 @@ class Ledger:
         what = getattr(entry, kind)
         destination = self.state.by_number.get(what.destination)
         consumer = (
-            destination.consumers.get(what.incarnation)
+            destination.queue.consumers.get(what.incarnation)
             if kind == "consumer_ended" and destination is not None
             else None
         )

@@ -73,12 +73,12 @@ def mark_committed(state: State, query_id: str, version: int) -> None:
         destination = state.by_number.get(number)
         if destination is None:
             continue
-        known = destination.consumers.get(reader.incarnation)
+        known = destination.queue.consumers.get(reader.incarnation)
         # A run that joined before it had an incarnation may stand where an older one has read.
         readers = (
             [known]
             if known is not None
-            else list(destination.consumers.values())
+            else list(destination.queue.consumers.values())
             if not reader.incarnation
             else []
         )
@@ -106,7 +106,7 @@ def idle_queries(state: State) -> list[str]:
             (state.by_number.get(number), reader.incarnation) for number, reader in query.readers.items()
         )
         return any(
-            destination is not None and incarnation in destination.consumers
+            destination is not None and incarnation in destination.queue.consumers
             for destination, incarnation in found
         )
 
@@ -296,7 +296,7 @@ def derive_committed(state: State, format_1: Iterable[store.MarkerPart]) -> None
     for m in format_1:
         newest[query_of(m.owner)] = max(m.version, newest.get(query_of(m.owner), m.version))
     for destination in state.by_number.values() if newest else ():
-        for consumer, plan in destination.plans():
+        for consumer, plan in destination.queue.plans():
             for query_id, batch in sorted(plan.batches):
                 if destination.number not in touch_query(state, query_id).readers:
                     set_reader(

@@ -86,7 +86,7 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
                 "plans": [p.number for p in unread],
             }
         )
-    if consumer is None and destination.consumer_named(who.consumer) is not None:
+    if consumer is None and destination.queue.consumer_named(who.consumer) is not None:
         # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
         consumer = _mint(ledger, destination, who)
     if _available(destination, request) < max(request.min_rows, 1):
@@ -171,7 +171,7 @@ def find(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Con
         check_client_name(who.consumer, "consumer")
     check_run(ledger.state, who)
     if who.incarnation:
-        consumer = destination.consumers.get(who.incarnation)
+        consumer = destination.queue.consumers.get(who.incarnation)
         if consumer is None:
             raise ended(destination, who)
         if consumer.name != who.consumer:
@@ -181,11 +181,11 @@ def find(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Con
                 "option, or use a new checkpoint"
             )
     else:
-        named = destination.consumer_named(who.consumer)
+        named = destination.queue.consumer_named(who.consumer)
         consumer = (
             (named if named is not None and named.minted_by_run == who.run else None)
             if who.consumer
-            else destination.minted_by(who.run)
+            else destination.queue.minted_by(who.run)
         )
     if consumer is not None:
         if who.run < consumer.run:
@@ -214,7 +214,7 @@ def ended(
     destination: Destination, who: wire.ConsumerRef
 ) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
     """Returns the error for an incarnation that is not there (any more)."""
-    known = destination.ended.get(who.incarnation)
+    known = destination.queue.ended.get(who.incarnation)
     if known is None:
         return OffsetsUnknown(
             f"destination {destination.name!r} knows no consumer {who.incarnation.hex()}: was the broker "
@@ -259,7 +259,7 @@ def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, th
 
 
 def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer:
-    before = destination.consumer_named(who.consumer)
+    before = destination.queue.consumer_named(who.consumer)
     if before is None:
         _check_consumers(ledger.state)
     incarnation = ledger.new_id()
@@ -278,7 +278,7 @@ def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Co
             "run": who.run,
         }
     )
-    return destination.consumers[incarnation]
+    return destination.queue.consumers[incarnation]
 
 
 def _check_consumers(state: State) -> None:
@@ -329,12 +329,12 @@ def _available(destination: Destination, request: wire.PlanRequest) -> int:
     leaves of them.
     """
     if not request.bounded:
-        return destination.ready_rows()
+        return destination.queue.ready_rows()
     below = request.available_below.next
     rows = 0
-    for priority, numbers in enumerate(destination.ready.partitions):
+    for priority, numbers in enumerate(destination.queue.ready.partitions):
         for number in numbers:
-            rows += destination.partitions[number].ready.count_below(priority, below.get(number, 0))
+            rows += destination.queue.backlogs[number].ready.count_below(priority, below.get(number, 0))
     return rows
 
 
@@ -342,7 +342,7 @@ def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selecti
     """Returns the next rows within the limits of rows and bytes, one row at least: fewer rows are chosen
     anew, so that priority rules.
     """
-    lanes, below = [partition.ready for partition in destination.partitions], _below(destination, request)
+    lanes, below = [backlog.ready for backlog in destination.queue.backlogs], _below(destination, request)
     rows = min(request.max_rows or PLAN_ROWS_MAX, PLAN_ROWS_MAX)
     chosen = choose(lanes, rows, below)
     while _entry_bytes(chosen) > PLAN_BYTES_MAX:
@@ -447,7 +447,7 @@ def lag_of(ledger: Ledger, destination: Destination) -> wire.Lag:
     """Returns what is still waiting, for progress reports."""
     oldest = destination.oldest_time_us(ledger.monotonic_us)
     return wire.Lag(
-        rows=destination.ready_rows(),
+        rows=destination.queue.ready_rows(),
         bytes=admin.ready_bytes(destination),
         oldest_age_ms=max(ledger.now_us - oldest, 0) // 1000 if oldest is not None else 0,
         duplicates=admin.duplicates_of(ledger.state, destination),

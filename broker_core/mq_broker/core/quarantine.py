@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from mq_broker.core import retention
 from mq_broker.core.commands import Quarantine
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
@@ -44,7 +43,7 @@ def quarantine_frames(
             and then is not None
             and (now["segment"], now["position"]) == (then["segment"], then["position"])
         ):
-            lost |= retention.live(destination, number, base, base + int(now["span"]))
+            lost |= destination.live(number, base, base + int(now["span"]))
     if lost:
         ledger.record(
             quarantined={
@@ -53,8 +52,9 @@ def quarantine_frames(
             }
         )
         ledger.state.damage_found = True
-        for session in destination.sessions.values():
-            session.drop(number, lost, index)
+        for subscription in destination.subscriptions.values():
+            for session in subscription.sessions.values():
+                session.drop(number, lost, index)
         ledger.state.stir(destination.name)  # its credit may have come back
     return lost
 

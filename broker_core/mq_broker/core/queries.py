@@ -30,7 +30,7 @@ def join_query(ledger: Ledger, request: wire.JoinQueryRequest) -> wire.JoinQuery
     planning.check_cluster(ledger.state, request.who)
     planning.check_run(ledger.state, request.who)
     destination = ledger.state.destination_of(request.who.destination, request.who.destination_id)
-    if request.who.incarnation and request.who.incarnation not in destination.consumers:
+    if request.who.incarnation and request.who.incarnation not in destination.queue.consumers:
         raise planning.ended(destination, request.who)
     check_batch(ledger, destination, request, ())
     join(ledger, destination, request)
@@ -129,10 +129,10 @@ def _take_down(ledger: Ledger, destination: Destination, reading: Reading, incar
 def _shared(ledger: Ledger, destination: Destination, reading: Reading, known: Reader) -> SharedRange:
     """Returns the error for a second reader. Its rows do not stay with a query that cannot run."""
     asked = {known.incarnation, reading.who.incarnation}
-    both = [consumer for incarnation, consumer in destination.consumers.items() if incarnation in asked]
+    both = [consumer for incarnation, consumer in destination.queue.consumers.items() if incarnation in asked]
     if any(consumer.acknowledged_plan for consumer in both):
         fate = "what they hold stays theirs until `mq consumers release`"
-        second = destination.consumers.get(reading.who.incarnation)
+        second = destination.queue.consumers.get(reading.who.incarnation)
         unread = (
             [plan.number for plan in second.pending() if not plan.read_by_run] if second is not None else []
         )

@@ -57,7 +57,7 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
 
 def _return_unread(ledger: Ledger, run: int) -> None:
     for destination in ledger.state.consuming():
-        for consumer in destination.consumers.values():
+        for consumer in destination.queue.consumers.values():
             unread = [
                 plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run
             ]
@@ -76,7 +76,7 @@ def watch_runs(ledger: Ledger) -> None:
     started.
     """
     state = ledger.state
-    silent = {c.run for d in state.consuming() for c in d.consumers.values()} - state.held_runs
+    silent = {c.run for d in state.consuming() for c in d.queue.consumers.values()} - state.held_runs
     state.silent_runs = {run: since for run, since in state.silent_runs.items() if run in silent}
     for run in silent:
         since = state.silent_runs.setdefault(run, ledger.monotonic_us)
@@ -97,7 +97,7 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
     limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
     alone: dict[bytes, int] = {}
     for destination in state.consuming():
-        for consumer in destination.consumers.values():
+        for consumer in destination.queue.consumers.values():
             if not consumer.keeps or consumer.run in state.held_runs:
                 continue
             since = alone[consumer.incarnation] = state.kept_since.get(
@@ -239,7 +239,7 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     planning.check_cluster(ledger.state, opened.who)
     planning.check_run(ledger.state, opened.who)
     destination = ledger.state.destination_of(opened.who.destination, opened.who.destination_id)
-    consumer = destination.consumers.get(opened.who.incarnation)
+    consumer = destination.queue.consumers.get(opened.who.incarnation)
     if consumer is None:
         raise planning.ended(destination, opened.who)
     if opened.partition >= len(destination.partitions):
@@ -345,7 +345,7 @@ def _views(state: State, destination: Destination, plan: Plan, opened: wire.Open
             rows,
             first_delivery=start + at,
             delivery_count=plan.failed_attempts + 1,
-            attempts=tuple(partition.attempts),
+            attempts=tuple(destination.queue.backlogs[opened.partition].attempts),
         )
         for at, rows in stretches
     ]

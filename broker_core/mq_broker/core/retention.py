@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from pyroaring import BitMap64
 
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.destination import Destination
 from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Selection, range_bitmap
+from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 
 
@@ -91,7 +90,7 @@ def remains(state: State, segment: int) -> tuple[int, int]:
                 int(index.bases[run[0]]),
                 int(index.bases[run[-1]]) + int(index.frames["span"][run[-1]]),
             )
-            size_bytes += index.bytes_to_copy(live(destination, number, low, high))
+            size_bytes += index.bytes_to_copy(destination.live(number, low, high))
     return frames, size_bytes
 
 
@@ -102,7 +101,7 @@ def survivors(state: State, segment: int) -> Iterator[Survivors]:
     for destination, number, index, found in _frames_in(state, segment):
         for at in found.tolist():
             base, span = int(index.bases[at]), int(index.frames["span"][at])
-            left = live(destination, number, base, base + span)
+            left = destination.live(number, base, base + span)
             selection = Selection.of([(0, left)])
             yield Survivors(
                 destination, number, base, selection, index.bytes_of(selection) if selection.rows else 0
@@ -118,25 +117,6 @@ def _frames_in(state: State, segment: int) -> Iterator[tuple[Destination, int, F
                 at = np.flatnonzero(index.frames["segment"] == segment)
                 if len(at):
                     yield destination, number, index, at
-
-
-def live(destination: Destination, number: int, low: int, high: int) -> BitMap64:
-    """Returns the offsets of [low, high) that are ready or held by anybody, and whose bytes are whole as far
-    as we know.
-    """
-    window = range_bitmap(low, high)
-    left = BitMap64()
-    lanes = [destination.partitions[number].ready]
-    lanes += [session.held[number] for session in destination.sessions.values() if number in session.held]
-    for lane in lanes:
-        for priority, count in enumerate(lane.counts):
-            if count:
-                left |= lane.offsets[priority] & window
-    for _, plan in destination.plans():
-        if not plan.returned and number in plan.assignments:
-            for _, offsets in plan.assignments[number][1].lanes:
-                left |= offsets & window
-    return left - destination.partitions[number].quarantined
 
 
 def holds_staged(state: State, segment: int) -> bool:

@@ -78,6 +78,15 @@ def cut(offsets: BitMap64, low: int, high: int) -> BitMap64:
     return offsets & range_bitmap(offsets[low], offsets[high - 1] + 1) if low < high else BitMap64()
 
 
+def remove(bitmap: BitMap64, offsets: BitMap64) -> None:
+    """Takes `offsets`, of which there are some, out of `bitmap`; a range of them whatever its size."""
+    low, stop = offsets.min(), offsets.max() + 1
+    if stop - low == len(offsets):
+        bitmap.remove_range(low, stop)
+    else:
+        bitmap -= offsets
+
+
 def range_bitmap(start: int, stop: int) -> BitMap64:
     """Returns offsets [start, stop)."""
     bitmap = BitMap64()

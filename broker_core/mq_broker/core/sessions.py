@@ -47,7 +47,7 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
         command.peer,
     )
     state.next_session += 1
-    state.sessions[session.number] = destination.sessions[session.number] = session
+    state.sessions[session.number] = destination.queue.sessions[session.number] = session
     state.stir(destination.name, news=False)
     return ConsumerOpened(session=session.number, destination_id=destination.destination_id)
 
@@ -176,8 +176,8 @@ def _give_back(ledger: Ledger, session: Session) -> None:
         with contextlib.suppress(StoreFull):
             ledger.record(returned={"destination": destination.number, "rows": rows})
     for partition, lanes in session.held.items():
-        destination.partitions[partition].give_back(lanes.selection())
-    del state.sessions[session.number], destination.sessions[session.number]
+        destination.queue.backlogs[partition].give_back(lanes.selection())
+    del state.sessions[session.number], destination.queue.sessions[session.number]
     state.stir(session.destination)
 
 
@@ -198,7 +198,7 @@ def dispatch(ledger: Ledger) -> bool:
             break
         del state.stirred[name]
         destination = state.by_name.get(name)
-        if destination is not None and destination.sessions:
+        if destination is not None and destination.queue.sessions:
             left = _dispatch(ledger, destination, left)
     for session in list(state.asked.values()):
         _answer(state, session)
@@ -211,7 +211,7 @@ def _answer(state: State, session: Session) -> None:
     """
     if session.number not in state.sessions:
         del state.asked[session.number]
-    elif not (session.wants_rows() and state.by_name[session.destination].ready_rows()):
+    elif not (session.wants_rows() and state.by_name[session.destination].queue.ready_rows()):
         del state.asked[session.number]
         while session.questions:
             session.tell(Asked(request_id=session.questions.popleft()))
@@ -221,11 +221,11 @@ def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
     """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it
     comes last the next time.
     """
-    sessions = destination.sessions
+    sessions = destination.queue.sessions
     waiting = [
         session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full
     ]
-    ready = destination.ready_rows()
+    ready = destination.queue.ready_rows()
     while waiting and ready and left > 0:
         share = ready // (len(waiting) * _SHARES)
         served = []
@@ -260,10 +260,10 @@ def _next_lanes(destination: Destination, session: Session, rows: int) -> Iterat
     partition's lower ones leave before another's higher ones. Among partitions in turn, not in shares: every
     delivery has a price, whatever its size.
     """
-    partitions = destination.partitions
+    partitions = destination.queue.backlogs
     session.turn = (session.turn + 1) % len(partitions)
     for priority in reversed(range(PRIORITIES)):
-        for number in destination.ready.in_turn(priority, session.turn):
+        for number in destination.queue.ready.in_turn(priority, session.turn):
             if rows <= 0:
                 return
             ready = partitions[number].ready
@@ -284,8 +284,8 @@ def _deliver(
     for number, selection in _next_lanes(destination, session, rows):
         if left <= 0 or outbox.is_full or not session.wants_rows():
             break
-        partition = destination.partitions[number]
-        index = partition.log.index()
+        backlog = destination.queue.backlogs[number]
+        index = destination.partitions[number].log.index()
         room = min(
             index.rows_within(selection, outbox.delivery_bytes_max, whole_frames=True),
             outbox.batches_left * session.batch_rows_max,
@@ -293,7 +293,7 @@ def _deliver(
         fitting = min(index.rows_within(selection, session.credit_bytes), room)
         taken: Selection = selection.slice(0, max(fitting, 1))
         size_bytes = index.bytes_of(taken)
-        partition.ready.remove(taken.lanes)
+        backlog.ready.remove(taken.lanes)
         session.take(number, taken, size_bytes)
         given += taken.rows
         left -= 1
@@ -303,7 +303,7 @@ def _deliver(
             destination,
             number,
             taken,
-            attempts=tuple(partition.attempts),
+            attempts=tuple(backlog.attempts),
             session=session.number,
             size_bytes=size_bytes,
         )

@@ -27,11 +27,12 @@ from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.log import FRAME, KeptPlace, frames_of
 from mq_broker.core.parts import key_of, part_of
-from mq_broker.core.selection import range_bitmap
+from mq_broker.core.selection import Lane, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
+from mq_broker.core.subscription import QUEUE, Subscription
 from mq_wire.errors import JournalDamaged
-from mq_wire.limits import AUDIT_RANGES, PRIORITIES
+from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1 import store_pb2 as store
 
 #: Frames of one piece: 2 MiB.
@@ -80,7 +81,7 @@ def mark_all(state: State) -> None:
             # Rows without a frame are there only where damage took it.
             chunks.update(
                 offset >> CHUNK_BITS
-                for _, lane in partition.ready.selection().lanes
+                for _, lane in destination.queue.backlogs[number].ready.selection().lanes
                 for offset in (lane.min(), lane.max())
             )
             state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks)
@@ -175,34 +176,49 @@ def _audit_part(producer: str, mark: ProducerMark) -> store.AuditPart:
     )
 
 
+def _ready_after_restart(subscription: Subscription, number: int, window: BitMap64) -> list[Lane]:
+    """Returns the rows of a window that are ready, or whose holder does not survive a restart."""
+    lanes: dict[int, BitMap64] = {}
+    for holder in subscription.holders(number):
+        if not holder.survives:
+            for priority, offsets in holder.lanes:
+                held = offsets & window
+                lanes[priority] = lanes[priority] | held if priority in lanes else held
+    ready = [(priority, offsets) for priority, offsets in sorted(lanes.items()) if offsets]
+    for _, offsets in ready:
+        offsets.run_optimize()
+    return ready
+
+
+def _backlog_elements(subscription: Subscription, number: int, window: BitMap64) -> Iterator[store.RowsPart]:
+    whose = subscription.number
+    for priority, offsets in _ready_after_restart(subscription, number, window):
+        lane = store.LaneRows(priority=priority, offsets=offsets.serialize(), subscription=whose)
+        yield store.RowsPart(ready=[lane])
+    attempts = [level & window for level in subscription.backlogs[number].attempts]
+    short = attempts[:_LEVELS] if whose == QUEUE else []
+    if any(attempts):
+        yield store.RowsPart(attempts=[level.serialize() for level in short])
+        for at in range(len(short), len(attempts)):
+            level = store.AttemptRows(level=at, offsets=attempts[at].serialize(), subscription=whose)
+            yield store.RowsPart(more_attempts=[level])
+
+
 def _rows_pieces(key: str, destination: Destination, number: int, chunk: int) -> Iterator[tuple[str, bytes]]:
     low, high = chunk << CHUNK_BITS, (chunk + 1) << CHUNK_BITS
     window = range_bitmap(low, high)
-    partition = destination.partitions[number]
-    held = [session.held[number] for session in destination.sessions.values() if number in session.held]
-    ready = []
-    for priority in range(PRIORITIES):
-        offsets = partition.ready.offsets[priority] & window
-        for lanes in held:
-            if lanes.counts[priority]:
-                offsets |= lanes.offsets[priority] & window
-        if offsets:
-            offsets.run_optimize()
-            ready.append((priority, offsets))
-    index = partition.log.index()
+    elements = [
+        element
+        for subscription in destination.subscriptions.values()
+        for element in _backlog_elements(subscription, number, window)
+    ]
+    index = destination.partitions[number].log.index()
     first, last = (int(np.searchsorted(index.bases, np.uint64(edge))) for edge in (low, high))
-    attempts = [level & window for level in partition.attempts]
-    if not ready and first == last and not any(attempts):
+    if not elements and first == last:
         return iter(())
     sparse = [(base, left) for base, left in index.sparse.items() if low <= base < high]
-    elements = [
-        *(store.RowsPart(ready=[lane]) for lane in consumer_parts.lane_rows(ready)),
-        store.RowsPart(attempts=[level.serialize() for level in attempts[:_LEVELS]]),
-        *(
-            store.RowsPart(more_attempts=[{"level": at, "offsets": attempts[at].serialize()}])
-            for at in range(_LEVELS, len(attempts))
-        ),
-        *(store.RowsPart(sparse=[{"base": base, "offsets": left.serialize()}]) for base, left in sparse),
+    elements += [
+        store.RowsPart(sparse=[{"base": base, "offsets": left.serialize()}]) for base, left in sparse
     ]
     frames = [
         store.RowsPart(
@@ -260,18 +276,16 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
         _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
     format_1_rows = set()
     for which, body in _in_order(by_kind.pop("rows", [])):
-        partition, part = (
-            state.by_number[int(which[0])].partitions[int(which[1])],
-            store.RowsPart.FromString(body),
-        )
-        _restore_rows(partition, part)
+        destination, number = state.by_number[int(which[0])], int(which[1])
+        part = store.RowsPart.FromString(body)
+        _restore_rows(destination, number, part)
         if part.frames and not part.frame_bytes:
-            format_1_rows.add(partition)
+            format_1_rows.add(destination.partitions[number])
     for partition in format_1_rows:
         partition.log.count_sparse()
     for which, body in _in_order(by_kind.pop("consumers", [])):
         consumer_parts.restore(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
-    state.consumers_total = sum(len(destination.consumers) for destination in state.by_number.values())
+    state.consumers_total = sum(d.durable_consumers for d in state.by_number.values())
     for _, body in _in_order(by_kind.pop("staged", [])):
         _restore_staged(state, store.StagedPart.FromString(body))
     if by_kind:
@@ -323,14 +337,17 @@ def _restore_log(partition: Partition, part: store.LogPart) -> None:
         partition.audit.restore(audit.producer_id, mark)
 
 
-def _restore_rows(partition: Partition, part: store.RowsPart) -> None:
-    partition.ready.add((lane.priority, BitMap64.deserialize(lane.offsets)) for lane in part.ready)
-    levels = [*enumerate(part.attempts), *((more.level, more.offsets) for more in part.more_attempts)]
-    for level, offsets in levels:
-        while level >= len(partition.attempts):
-            partition.attempts.append(BitMap64())
-        partition.attempts[level] = partition.attempts[level] | BitMap64.deserialize(offsets)
-    partition.log.restore(
+def _restore_rows(destination: Destination, number: int, part: store.RowsPart) -> None:
+    for lane in part.ready:
+        backlog = destination.subscriptions[lane.subscription].backlogs[number]
+        backlog.restore([(lane.priority, BitMap64.deserialize(lane.offsets))])
+    levels = [store.AttemptRows(level=at, offsets=offsets) for at, offsets in enumerate(part.attempts)]
+    for known in (*levels, *part.more_attempts):
+        attempts = destination.subscriptions[known.subscription].backlogs[number].attempts
+        while known.level >= len(attempts):
+            attempts.append(BitMap64())
+        attempts[known.level] = attempts[known.level] | BitMap64.deserialize(known.offsets)
+    destination.partitions[number].log.restore(
         frames_of(part.frames, part.frame_bytes),
         {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse},
     )

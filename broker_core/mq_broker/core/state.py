@@ -120,7 +120,7 @@ class State:
 
     def consuming(self) -> list[Destination]:
         """Returns the destinations with durable consumers."""
-        return [destination for destination in self.by_number.values() if destination.consumers]
+        return [destination for destination in self.by_number.values() if destination.durable_consumers]
 
     def names(self, prefix: str, after: str) -> Iterator[str]:
         """Yields the names behind `after` that begin with a prefix, in order. They are sorted once, and asked

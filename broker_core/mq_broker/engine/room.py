@@ -80,7 +80,7 @@ class JournalRoom:
         if isinstance(command, PlanRequest):
             more += planning.plan_bytes(state, command)
         elif isinstance(command, (CloseRun, Tick)):
-            more += _RETURNED_BYTES * sum(len(destination.consumers) for destination in state.consuming())
+            more += _RETURNED_BYTES * sum(destination.durable_consumers for destination in state.consuming())
         elif isinstance(command, CommitStagedRequest):
             more += command.ByteSize()
         return min(more, self._journal.state_bytes_max // 2)

@@ -150,11 +150,14 @@ class SnapshotStore:
         return names | {pack_name(pack) for manifest in self._kept for pack in manifest.packs()}
 
     def _size_of(self, name: str) -> int:
-        file = self._disk.open(name)
         try:
-            return file.size()
-        finally:
-            file.close()
+            file = self._disk.open(name)
+            try:
+                return file.size()
+            finally:
+                file.close()
+        except OSError as error:
+            raise StorageFailed(f"{name} could not be opened: {error}: {remedy_of(error)}") from error
 
     def write(
         self, position: JournalPosition, parts: Iterable[tuple[str, bytes]], keep: Iterable[str] = ()

@@ -58,7 +58,7 @@ class Aftermath:
             for number, partition in enumerate(destination.partitions):
                 if (destination.number, number) not in self._replay.sure:
                     partition.log.next_offset += self._lost_bytes // _ROW_BYTES
-            for consumer in destination.consumers.values():
+            for consumer in destination.queue.consumers.values():
                 end = {
                     number: consumer.next.get(number, 0) + entries * PLAN_ROWS_MAX
                     for number in range(len(destination.partitions))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
-from mq_broker.core import retention, snapshot
+from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.journal import frames
@@ -350,7 +350,7 @@ class Inspection:
                     )
                     if not is_whole(self.segments, place):
                         base, span = int(frame["base"]), int(frame["span"])
-                        live = retention.live(destination, number, base, base + span)
+                        live = destination.live(number, base, base + span)
                         if live:  # else its segment may have been given back since the snapshot
                             self._aftermath.lose_rows(destination, number, live, self._finding_of(place))
                         partition.log.bury(base)

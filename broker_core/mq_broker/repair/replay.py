@@ -19,12 +19,13 @@ from pyroaring import BitMap64
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer_parts import plan_of
-from mq_broker.core.destination import Destination, Ended, Partition
+from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan, packed
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
+from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import Place
 from mq_broker.repair.findings import Finding
 from mq_wire.errors import DataDirectoryUnusable
@@ -94,7 +95,7 @@ class Replay:
                 f"new identity"
             )
         while len(found.partitions) < partitions:
-            found.partitions.append(Partition(state.settings.anonymous_producers_max))
+            found.grow(Partition(state.settings.anonymous_producers_max))
         return found
 
     def partition(self, number: int, partition: int) -> Partition:
@@ -112,7 +113,7 @@ class Replay:
 
     def _consumer(self, number: int, incarnation: bytes) -> Consumer | None:
         destination = self.state.by_number.get(number)
-        return destination.consumers.get(incarnation) if destination is not None else None
+        return destination.queue.consumers.get(incarnation) if destination is not None else None
 
     # One for each kind of entry that leans on others.
 
@@ -167,8 +168,8 @@ class Replay:
                     self._take_range(given, held, entry.time_us)
             else:
                 for frame in held.frames:
-                    partition = self.partition(frame.entry.destination, frame.entry.partition)
-                    self._take(partition, frame, partition.log.next_offset, entry.time_us)
+                    log = self.partition(frame.entry.destination, frame.entry.partition).log
+                    self._take(frame, log.next_offset, entry.time_us)
         if what.owner:
             marker = Marker(what.version, what.run_id, what.rows, what.query_id, entry.time_us)
             owners.set_marker(self.state, what.owner, what.target, marker)
@@ -205,14 +206,16 @@ class Replay:
             if (frame.entry.destination, frame.entry.partition) == here:
                 base = given.base + frame.entry.first_sequence
                 self._grow(*here, base)
-                self._take(partition, frame, base, time_us)
+                self._take(frame, base, time_us)
         self._grow(*here, given.base + given.rows)
 
-    def _take(self, partition: Partition, frame: StagedFrame, base: int, time_us: int) -> None:
+    def _take(self, frame: StagedFrame, base: int, time_us: int) -> None:
         records = frame.entry.records
+        destination = self.state.by_number[frame.entry.destination]
+        partition = destination.partitions[frame.entry.partition]
         priority = frame.priorities if isinstance(frame.priorities, int) else -1
         partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
-        partition.ready.add_rows(base, frame.priorities, records.rows)
+        destination.queue.backlogs[frame.entry.partition].append(base, frame.priorities, records.rows)
 
     def _discarded(self, what: store.StagedDiscarded, entry: store.Entry, _: apply.Body | None) -> None:
         _keep(what.tokens, [token for token in what.tokens if token in self.state.staged])
@@ -240,7 +243,7 @@ class Replay:
 
     def _minted(self, what: store.ConsumerMinted, entry: store.Entry, _: apply.Body | None) -> None:
         destination = self._destination(what.destination)
-        before = destination.consumer_named(what.consumer)
+        before = destination.queue.consumer_named(what.consumer)
         if before is not None:  # the entry that ended it is lost
             self._end(destination, before, what.incarnation)
         apply.apply(self.state, entry, None)
@@ -279,7 +282,9 @@ class Replay:
                 continue
             self._grow(what.destination, number, selection.span()[1])
             self._take_from_others(destination, number, selection.offsets())
-            destination.partitions[number].ready.discard(selection.offsets())
+            backlog = destination.queue.backlogs[number]
+            backlog.plan(selection)
+            backlog.restore_plan(plan, selection.offsets() - destination.partitions[number].quarantined)
         consumer.add(plan)
         consumer.run = max(consumer.run, what.run)
 
@@ -287,7 +292,7 @@ class Replay:
         """Who still seems to hold rows that are planned anew has given them back: the entry that says so is
         lost.
         """
-        for consumer, plan in list(destination.plans()):
+        for consumer, plan in list(destination.queue.plans()):
             if (
                 plan.pending
                 and number in plan.assignments
@@ -338,8 +343,8 @@ class Replay:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
             destination = self._destination(what.destination)
-            if what.incarnation not in destination.ended:
-                destination.note_ended(
+            if what.incarnation not in destination.queue.ended:
+                destination.queue.note_ended(
                     what.incarnation, Ended(what.successor, "", what.shared), self.state.settings.kept_ended
                 )
             return
@@ -360,10 +365,12 @@ class Replay:
         if covered:
             apply.apply(self.state, entry, body)
         elif left.min() >= partition.log.next_offset or left & self.holes[what.destination, what.partition]:
-            self._insert(partition, what, body, left)
+            self._insert(what, body, left)
 
-    def _insert(self, partition: Partition, what: store.Moved, body: apply.Body, left: BitMap64) -> None:
+    def _insert(self, what: store.Moved, body: apply.Body, left: BitMap64) -> None:
         """Takes rows in whose first entry is lost, from the copy that the cleaner made."""
+        partition = self.partition(what.destination, what.partition)
+        backlog = self.state.by_number[what.destination].queue.backlogs[what.partition]
         self._grow(what.destination, what.partition, left.max() + 1)
         holes = self.holes[what.destination, what.partition]
         back = left & holes
@@ -385,10 +392,10 @@ class Replay:
         )
         partition.log.insert(frame, left)
         if isinstance(body.priorities, int):
-            partition.ready.add([(body.priorities, back)])
+            backlog.restore([(body.priorities, back)])
         else:
             offsets = offsets_array(left)
-            partition.ready.add(
+            backlog.restore(
                 (p, BitMap64(offsets[body.priorities == p].astype(np.uint64)) & back)
                 for p in range(PRIORITIES)
             )

@@ -221,20 +221,24 @@ class Rows(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., offsets: _Optional[bytes] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
-    __slots__ = ("destination", "rows")
+    __slots__ = ("destination", "rows", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
-    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class Returned(_message.Message):
-    __slots__ = ("destination", "rows")
+    __slots__ = ("destination", "rows", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
-    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class EpochTaken(_message.Message):
     __slots__ = ("epoch",)
@@ -243,24 +247,28 @@ class EpochTaken(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class ConsumerMinted(_message.Message):
-    __slots__ = ("destination", "consumer", "incarnation", "run")
+    __slots__ = ("destination", "consumer", "incarnation", "run", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     consumer: str
     incarnation: bytes
     run: int
-    def __init__(self, destination: _Optional[int] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class LaneRows(_message.Message):
-    __slots__ = ("priority", "offsets")
+    __slots__ = ("priority", "offsets", "subscription")
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     priority: int
     offsets: bytes
-    def __init__(self, priority: _Optional[int] = ..., offsets: _Optional[bytes] = ...) -> None: ...
+    subscription: int
+    def __init__(self, priority: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("partition", "first", "lanes")
@@ -273,92 +281,106 @@ class Assignment(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ...) -> None: ...
 
 class Planned(_message.Message):
-    __slots__ = ("destination", "incarnation", "plan", "run", "assignments")
+    __slots__ = ("destination", "incarnation", "plan", "run", "assignments", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     plan: int
     run: int
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., plan: _Optional[int] = ..., run: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., plan: _Optional[int] = ..., run: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class PlansReturned(_message.Message):
-    __slots__ = ("destination", "incarnation", "plans")
+    __slots__ = ("destination", "incarnation", "plans", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PLANS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     plans: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., plans: _Optional[_Iterable[int]] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., plans: _Optional[_Iterable[int]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class PlansAcknowledged(_message.Message):
-    __slots__ = ("destination", "incarnation", "through")
+    __slots__ = ("destination", "incarnation", "through", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     through: int
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., through: _Optional[int] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., through: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class RangeOpened(_message.Message):
-    __slots__ = ("destination", "incarnation", "run", "plans", "failed")
+    __slots__ = ("destination", "incarnation", "run", "plans", "failed", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLANS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     run: int
     plans: _containers.RepeatedScalarFieldContainer[int]
     failed: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., plans: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., plans: _Optional[_Iterable[int]] = ..., failed: _Optional[_Iterable[int]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class RangeRead(_message.Message):
-    __slots__ = ("destination", "incarnation", "run", "plans", "query_id", "batch_id")
+    __slots__ = ("destination", "incarnation", "run", "plans", "query_id", "batch_id", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLANS_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     run: int
     plans: _containers.RepeatedScalarFieldContainer[int]
     query_id: str
     batch_id: int
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., plans: _Optional[_Iterable[int]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., plans: _Optional[_Iterable[int]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class QueryJoined(_message.Message):
-    __slots__ = ("destination", "query_id", "spark_run_id", "run", "incarnation")
+    __slots__ = ("destination", "query_id", "spark_run_id", "run", "incarnation", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     SPARK_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     query_id: str
     spark_run_id: str
     run: int
     incarnation: bytes
-    def __init__(self, destination: _Optional[int] = ..., query_id: _Optional[str] = ..., spark_run_id: _Optional[str] = ..., run: _Optional[int] = ..., incarnation: _Optional[bytes] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., query_id: _Optional[str] = ..., spark_run_id: _Optional[str] = ..., run: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class PlansForgotten(_message.Message):
-    __slots__ = ("destination", "incarnation", "through")
+    __slots__ = ("destination", "incarnation", "through", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     through: int
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., through: _Optional[int] = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., through: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class DuplicatesCounted(_message.Message):
     __slots__ = ("destination", "partition", "rows")
@@ -371,20 +393,22 @@ class DuplicatesCounted(_message.Message):
     def __init__(self, destination: _Optional[int] = ..., partition: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class ConsumerEnded(_message.Message):
-    __slots__ = ("destination", "incarnation", "successor", "acknowledged", "returned", "shared")
+    __slots__ = ("destination", "incarnation", "successor", "acknowledged", "returned", "shared", "subscription")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     destination: int
     incarnation: bytes
     successor: bytes
     acknowledged: _containers.RepeatedScalarFieldContainer[int]
     returned: _containers.RepeatedScalarFieldContainer[int]
     shared: bool
-    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., acknowledged: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ..., shared: bool = ...) -> None: ...
+    subscription: int
+    def __init__(self, destination: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., acknowledged: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ..., shared: bool = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class MarkerForgotten(_message.Message):
     __slots__ = ("owner", "target")
@@ -588,12 +612,14 @@ class RowsPart(_message.Message):
     def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., more_attempts: _Optional[_Iterable[_Union[AttemptRows, _Mapping]]] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
 
 class AttemptRows(_message.Message):
-    __slots__ = ("level", "offsets")
+    __slots__ = ("level", "offsets", "subscription")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     level: int
     offsets: bytes
-    def __init__(self, level: _Optional[int] = ..., offsets: _Optional[bytes] = ...) -> None: ...
+    subscription: int
+    def __init__(self, level: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class SparseFrame(_message.Message):
     __slots__ = ("base", "offsets")
@@ -612,19 +638,21 @@ class ConsumersPart(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerPart, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedPart, _Mapping]]] = ...) -> None: ...
 
 class EndedPart(_message.Message):
-    __slots__ = ("incarnation", "successor", "consumer", "shared")
+    __slots__ = ("incarnation", "successor", "consumer", "shared", "subscription")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     successor: bytes
     consumer: str
     shared: bool
-    def __init__(self, incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., consumer: _Optional[str] = ..., shared: bool = ...) -> None: ...
+    subscription: int
+    def __init__(self, incarnation: _Optional[bytes] = ..., successor: _Optional[bytes] = ..., consumer: _Optional[str] = ..., shared: bool = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class ConsumerPart(_message.Message):
-    __slots__ = ("consumer", "incarnation", "run", "minted_by_run", "next_plan", "plans", "next", "floor", "minted_time_us", "acknowledged_plan")
+    __slots__ = ("consumer", "incarnation", "run", "minted_by_run", "next_plan", "plans", "next", "floor", "minted_time_us", "acknowledged_plan", "subscription")
     class NextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -649,6 +677,7 @@ class ConsumerPart(_message.Message):
     FLOOR_FIELD_NUMBER: _ClassVar[int]
     MINTED_TIME_US_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_PLAN_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     incarnation: bytes
     run: int
@@ -659,7 +688,8 @@ class ConsumerPart(_message.Message):
     floor: _containers.ScalarMap[int, int]
     minted_time_us: int
     acknowledged_plan: int
-    def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., minted_by_run: _Optional[int] = ..., next_plan: _Optional[int] = ..., plans: _Optional[_Iterable[_Union[PlanPart, _Mapping]]] = ..., next: _Optional[_Mapping[int, int]] = ..., floor: _Optional[_Mapping[int, int]] = ..., minted_time_us: _Optional[int] = ..., acknowledged_plan: _Optional[int] = ...) -> None: ...
+    subscription: int
+    def __init__(self, consumer: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., run: _Optional[int] = ..., minted_by_run: _Optional[int] = ..., next_plan: _Optional[int] = ..., plans: _Optional[_Iterable[_Union[PlanPart, _Mapping]]] = ..., next: _Optional[_Mapping[int, int]] = ..., floor: _Optional[_Mapping[int, int]] = ..., minted_time_us: _Optional[int] = ..., acknowledged_plan: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class PlanPart(_message.Message):
     __slots__ = ("planned", "time_us", "returned", "acknowledged", "opened_by_run", "read_by_run", "failed_attempts", "batches", "serial", "committed", "forgotten", "counts", "emptied")

@@ -1,0 +1,225 @@
+"""Who has read what of a destination: a queue has one subscription, number 0.
+
+"Who holds a row" is answered here and nowhere else (`Subscription.holders`). A row is *unacknowledged* from
+the moment it is stored until an entry says that it is done. Ready rows, rows of connected consumers and rows
+of plans are shares of these. Floors, figures and what the cleaner moves follow from the two sets that are
+kept of each partition (`Backlog`), never from a search of the holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+from pyroaring import BitMap64, FrozenBitMap64
+
+from mq_broker.core.durable_consumer import Consumer, Plan
+from mq_broker.core.lanes import Lanes, Ready
+from mq_broker.core.selection import Lane, Selection, range_bitmap, remove
+from mq_broker.core.session import Session
+
+#: The subscription of a queue.
+QUEUE: Final = 0
+#: Failed attempts of a row are counted up to here: each level of them is a bitmap.
+ATTEMPTS_MAX: Final = 255
+#: Rows of no partition. Of many thousand partitions most may be empty, and a bitmap takes 265 bytes.
+_NONE: Final = cast("BitMap64", FrozenBitMap64())
+
+
+def _union(known: BitMap64, offsets: BitMap64) -> BitMap64:
+    return offsets.copy() if known is _NONE else known | offsets
+
+
+class Backlog:
+    """The rows of one partition that somebody can still get.
+
+    `unacknowledged` and `kept` change with entries alone, and never share a row. Which of the unacknowledged
+    ones are `ready` changes when rows change hands: a restart makes all ready that no plan holds.
+    """
+
+    __slots__ = ("attempts", "kept", "ready", "rows", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.ready = Lanes()
+        self.unacknowledged = _NONE
+        #: How many of these there are.
+        self.rows = 0
+        #: Acknowledged, and kept for a checkpoint that may have lost its last batch.
+        self.kept = _NONE
+        #: [k] = offsets with more than k failed attempts.
+        self.attempts: list[BitMap64] = []
+
+    def append(self, base: int, priorities: int | np.ndarray, rows: int) -> None:
+        """Takes new rows, which are ready."""
+        if self.unacknowledged is _NONE:
+            self.unacknowledged = BitMap64()
+        self.unacknowledged.add_range(base, base + rows)
+        self.rows += rows
+        self.ready.add_rows(base, priorities, rows)
+
+    def restore(self, lanes: Iterable[Lane]) -> None:
+        """Takes rows that a snapshot or a repair knows to be ready."""
+        for priority, offsets in lanes:
+            self.ready.add([(priority, offsets)])
+            self._take(offsets)
+
+    def restore_plan(self, plan: Plan, offsets: BitMap64) -> None:
+        """Takes the rows of a plan that a snapshot or a repair tells of."""
+        if plan.acknowledged:
+            self.kept = _union(self.kept, offsets)
+        else:
+            self._take(offsets)
+
+    def _take(self, offsets: BitMap64) -> None:
+        self.unacknowledged = _union(self.unacknowledged, offsets)
+        self.rows = len(self.unacknowledged)
+
+    def plan(self, selection: Selection) -> None:
+        """Ready rows become those of a plan."""
+        self.ready.remove(selection.lanes)
+
+    def give_back(self, selection: Selection) -> None:
+        """Makes rows ready again, but for those that are done or damaged."""
+        self.ready.add((priority, offsets & self.unacknowledged) for priority, offsets in selection.lanes)
+
+    def acknowledge(self, offsets: BitMap64) -> None:
+        """Rows are done, whoever holds them."""
+        before = self.unacknowledged.intersection_cardinality(offsets)
+        if before:
+            remove(self.unacknowledged, offsets)
+            self.rows -= before
+        # At recovery they are still ready, since what a connected consumer holds is not on disk.
+        self.ready.discard(offsets)
+        self.forget_attempts(offsets)
+
+    def keep(self, offsets: BitMap64) -> None:
+        """Rows of a plan are done, and kept for now."""
+        self.kept = _union(self.kept, offsets & self.unacknowledged)
+        self.acknowledge(offsets)
+
+    def lose(self, offsets: BitMap64) -> None:
+        """Nobody can get these rows any more: they are let go, or their bytes are damaged."""
+        self.acknowledge(offsets)
+        if self.kept:
+            self.kept = self.kept - offsets
+
+    def floor(self, *, kept: bool = True) -> int | None:
+        """Returns the lowest offset that somebody can still get, None where there is none.
+
+        `kept=False` leaves out what is acknowledged and only kept for a checkpoint.
+        """
+        held = (self.unacknowledged, self.kept) if kept else (self.unacknowledged,)
+        return min((offsets.min() for offsets in held if offsets), default=None)
+
+    def live(self, low: int, high: int) -> BitMap64:
+        """Returns the offsets of [low, high) that somebody can still get."""
+        window = range_bitmap(low, high)
+        return (self.unacknowledged & window) | (self.kept & window)
+
+    def charge(self, offsets: BitMap64, times: int = 1) -> None:
+        """Counts `times` failed attempts more for each of these rows; no row has more than `ATTEMPTS_MAX`."""
+        for _ in range(min(times, ATTEMPTS_MAX)):
+            raised = offsets
+            for level, known in enumerate(self.attempts):
+                above = known & raised
+                self.attempts[level] = known | raised
+                raised = above
+            if raised and len(self.attempts) < ATTEMPTS_MAX:
+                self.attempts.append(raised.copy())
+
+    def forget_attempts(self, offsets: BitMap64) -> None:
+        """Drops the counts of rows that are done."""
+        if self.attempts:
+            self.attempts = [left for known in self.attempts if (left := known - offsets)]
+
+
+class Ended(NamedTuple):
+    """How an incarnation ended. `successor` is empty where an operator released it, or `shared`: it was one
+    of two readers of one query.
+    """
+
+    successor: bytes
+    consumer: str
+    shared: bool = False
+
+
+class Holder(NamedTuple):
+    """Rows of one partition that somebody has. `who` is None where they are ready. `lanes` are not copies:
+    look at them, and do not change or keep them.
+    """
+
+    who: Session | Plan | None
+    lanes: Sequence[Lane]
+
+    @property
+    def survives(self) -> bool:
+        """Whether a restart leaves the rows with their holder."""
+        return isinstance(self.who, Plan)
+
+
+@dataclass(slots=True)
+class Subscription:
+    """Lanes, counts and consumers of one reader of a destination, or of all that share one.
+
+    Attributes:
+        number: within the destination.
+        backlogs: one for each partition.
+        consumers: durable ones, by incarnation.
+        ended: incarnations that ended, the last ones, oldest first.
+        sessions: connected consumers.
+        changes: how often anything of a durable consumer changed, in this process.
+        ready: what is ready, of all partitions together.
+    """
+
+    number: int
+    backlogs: list[Backlog]
+    consumers: dict[bytes, Consumer] = field(default_factory=dict)
+    ended: dict[bytes, Ended] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    changes: int = 0
+    ready: Ready = field(default_factory=Ready)
+
+    def __post_init__(self) -> None:
+        for number, backlog in enumerate(self.backlogs):
+            backlog.ready.join(self.ready, number)
+
+    def grow(self) -> None:
+        """Takes one partition more."""
+        self.backlogs.append(Backlog())
+        self.backlogs[-1].ready.join(self.ready, len(self.backlogs) - 1)
+
+    def holders(self, partition: int) -> Iterator[Holder]:
+        """Yields who has which unacknowledged rows of a partition: no row twice, and none left out."""
+        ready = self.backlogs[partition].ready
+        yield Holder(None, ready.lanes())
+        for session in self.sessions.values():
+            if partition in session.held:
+                yield Holder(session, session.held[partition].lanes())
+        for _, plan in self.plans():
+            if plan.pending and partition in plan.assignments:
+                yield Holder(plan, plan.assignments[partition][1].lanes)
+
+    def note_ended(self, incarnation: bytes, how: Ended, ended_max: int) -> None:
+        """Remembers that an incarnation is over, and forgets those that ended long before."""
+        self.ended[incarnation] = how
+        while len(self.ended) > ended_max:
+            del self.ended[next(iter(self.ended))]
+
+    def consumer_named(self, name: str) -> Consumer | None:
+        return next((c for c in self.consumers.values() if c.name == name), None) if name else None
+
+    def minted_by(self, run: int) -> Consumer | None:
+        """Returns the unnamed consumer that this run brought into being."""
+        return next((c for c in self.consumers.values() if not c.name and c.minted_by_run == run), None)
+
+    def plans(self) -> Iterator[tuple[Consumer, Plan]]:
+        return ((consumer, plan) for consumer in self.consumers.values() for plan in consumer.plans.values())
+
+    def ready_rows(self) -> int:
+        return sum(self.ready.counts)
+
+    def assigned_rows(self) -> int:
+        held = sum(session.held_rows for session in self.sessions.values())
+        return held + sum(plan.rows for _, plan in self.plans() if plan.pending)
