@@ -13,7 +13,7 @@ from mq_wire.errors import (
     StagedSetUnknown,
     UnknownDestination,
 )
-from spark_tests.core.scenes import Query, Scene
+from spark_tests.support.worlds.scenes import Query, Scene
 
 
 def planned(*priorities: int, name: str = "") -> tuple[Scene, Query]:

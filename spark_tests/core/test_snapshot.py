@@ -11,11 +11,11 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.markers import bucket_of
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
-from spark_tests.core import commands
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 from spark_tests.support.chunks import chunks_of
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.scenes import Scene
 
 
 class Kept:

@@ -22,8 +22,8 @@ from mq_wire.errors import (
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest, StatsRequest
-from spark_tests.core import commands
-from spark_tests.core.scenes import QUEUE, Scene
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 
 def token(number: int) -> bytes:

@@ -9,8 +9,8 @@ from mq_wire.errors import (
     OffsetsUnknown,
     SharedRange,
 )
-from spark_tests.core.restarts import Restart, batches, restarts
-from spark_tests.core.scenes import Query, Scene
+from spark_tests.support.worlds.restarts import Restart, batches, restarts
+from spark_tests.support.worlds.scenes import Query, Scene
 
 
 def two_readers() -> tuple[Scene, Query, Query]:

@@ -17,9 +17,9 @@ from typing import Final
 import pytest
 
 from mq_broker import LocalBroker
-from spark_tests.crash.actor import World
-from spark_tests.crash.crew import SHARED
-from spark_tests.crash.load import (
+from spark_tests.oracle.judge import check
+from spark_tests.support.crew.actor import World
+from spark_tests.support.crew.load import (
     STRETCHES,
     Load,
     eventful_settings,
@@ -28,9 +28,9 @@ from spark_tests.crash.load import (
     shown,
     start_and_break_off,
 )
-from spark_tests.crash.receivers import drain
-from spark_tests.crash.senders import SingleSender
-from spark_tests.oracle.judge import check
+from spark_tests.support.crew.members import SHARED
+from spark_tests.support.crew.receivers import drain
+from spark_tests.support.crew.senders import SingleSender
 from spark_tests.support.seeds import seeded, session_seed
 
 ROUNDS: Final = int(os.environ.get("MQ_CRASH_ROUNDS", "6"))

@@ -17,8 +17,8 @@ from typing import Final
 import pytest
 
 from mq_broker import LocalBroker
-from spark_tests.crash.actor import World
-from spark_tests.crash.load import Load, judge, linger
+from spark_tests.support.crew.actor import World
+from spark_tests.support.crew.load import Load, judge, linger
 from spark_tests.support.seeds import seeded, session_seed
 
 MINUTES: Final = float(os.environ.get("MQ_SOAK_MINUTES", "0"))

@@ -17,7 +17,7 @@ from mq_broker.journal.directory import DataDirectory, Identity, decode_identity
 from mq_broker.repair.directory import repair_directory, verify_directory
 from mq_wire.errors import BrokerUnavailable, DataDirectoryInUse, DataDirectoryUnusable
 from pyspark_mq import Consumer, Producer
-from spark_tests.damage.rot import rot
+from spark_tests.support.rotten import rot
 
 VALUES = [b"value-%04d" % number for number in range(60)]
 

@@ -12,10 +12,10 @@ import pytest
 
 from mq_broker.repair.inspection import Inspection
 from mq_broker.testing.memory_disk import MemoryDisk
-from spark_tests.core.dumps import Dump, check_same, dump_broker
-from spark_tests.core.worlds import CLUSTER
 from spark_tests.damage.small import SETTINGS, DiskScene, Opened, Work
-from spark_tests.engine.worlds import JOURNAL
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.dumps import Dump, check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER
 
 #: How many times the work is done, with other remains of each step; 0 = once, looking at every twelfth step.
 ROUNDS = int(os.environ.get("MQ_POWER_STEPS_ROUNDS", "0"))

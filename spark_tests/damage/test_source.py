@@ -13,11 +13,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from mq_wire.errors import DataLost
 from pyspark_mq.options import SourceOptions
 from pyspark_mq.source import MqStreamReader
-from spark_tests.damage.rot import LOST, WHOLE
+from spark_tests.support.rotten import LOST, WHOLE
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker
-    from spark_tests.rpc.client import Wire
+    from spark_tests.support.wire import Wire
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 

@@ -14,7 +14,7 @@ from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DescribeDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from spark_tests.engine.small_disk import Consumers, SmallDisk
+from spark_tests.support.worlds.small_disk import Consumers, SmallDisk
 
 
 def drain(disk: SmallDisk, ways: list[str], restarts: float) -> None:

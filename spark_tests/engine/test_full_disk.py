@@ -29,10 +29,10 @@ from mq_wire.errors import StoreFull
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from mq_wire.v1.produce_pb2 import ListMarkersRequest, ListStagedRequest, StagedSet, TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch, PlanRequest
-from spark_tests.core import commands
-from spark_tests.core.worlds import CLUSTER
-from spark_tests.engine.worlds import JOURNAL
 from spark_tests.support.clock import FakeClock
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.lists import CLUSTER
 
 WHO = ("a" * 32, 0)
 ROWS = 8

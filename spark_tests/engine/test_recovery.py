@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from spark_tests.core.both_sides import SETTINGS
-from spark_tests.core.dumps import check_same, dump_broker, dump_model
-from spark_tests.core.machine import BrokerMachine
-from spark_tests.engine.worlds import DiskWorld
 from spark_tests.model.model import Model
+from spark_tests.support.machines.both_sides import SETTINGS
+from spark_tests.support.machines.lists import BrokerMachine
+from spark_tests.support.worlds.disks import DiskWorld
+from spark_tests.support.worlds.dumps import check_same, dump_broker, dump_model
 
 #: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.usefixtures("small_chunks")]

@@ -12,10 +12,10 @@ from mq_broker.core.commands import Settings
 from mq_broker.journal.snapshots import SnapshotStore
 from mq_broker.testing.memory_disk import fail_at
 from mq_wire.errors import StorageFailed
-from spark_tests.core import commands
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
-from spark_tests.engine.worlds import JOURNAL, DiskWorld
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import JOURNAL, DiskWorld
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
 
 WHO = ("a" * 32, 0)
 

@@ -18,14 +18,14 @@ from mq_wire.errors import SendOutcomeUnknown, SendTimeout, StoreFull
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from spark_tests.crash.actor import PATIENCE_S, World
-from spark_tests.crash.crew import ALONE, SHARED
-from spark_tests.crash.load import Load, judge, linger
-from spark_tests.crash.receivers import drain
-from spark_tests.crash.senders import BatchSender
 from spark_tests.faults.volume import Volume, why_no_volume
 from spark_tests.oracle.judge import check
 from spark_tests.oracle.marked import ids_of, rows_of, values_of
+from spark_tests.support.crew.actor import PATIENCE_S, World
+from spark_tests.support.crew.load import Load, judge, linger
+from spark_tests.support.crew.members import ALONE, SHARED
+from spark_tests.support.crew.receivers import drain
+from spark_tests.support.crew.senders import BatchSender
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 

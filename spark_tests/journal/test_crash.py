@@ -11,7 +11,7 @@ from mq_broker.journal.recovery import JournalPosition, Turn
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import Crash, MemoryDisk, MemoryFile, crash_at, fail_at
 from mq_wire.errors import JournalDamaged, StorageFailed
-from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, write
+from spark_tests.support.journals import UUID_1, Entries, random_entries, recover, write
 
 
 class Life:

@@ -16,7 +16,7 @@ from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.snapshots import PACK_AGE_MAX, SnapshotStore
 from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at, fail_at
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
-from spark_tests.journal.histories import UUID_1
+from spark_tests.support.journals import UUID_1
 
 
 def at(turn: int) -> JournalPosition:

@@ -20,8 +20,8 @@ from mq_wire.v1.subscribe_pb2 import (
     OpenRangeRequest,
     PlanRequest,
 )
-from spark_tests.rpc.client import Wire, batch_of, error_code, fetched, open_fetch, values_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of, error_code, fetched, open_fetch, values_of
 
 
 class Query:

@@ -16,8 +16,8 @@ from mq_broker import LocalBroker
 from mq_broker.log import LogOutput, say
 from mq_wire.errors import InvalidOption
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest, HelloRequest
-from spark_tests.rpc.client import Wire
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire
 
 
 def events(broker: LocalBroker) -> dict[str, dict[str, Any]]:

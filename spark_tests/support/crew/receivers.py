@@ -12,9 +12,9 @@ import numpy as np
 
 from mq_wire.errors import BrokerUnavailable, SessionClosed
 from pyspark_mq import Consumer, Message
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.oracle.history import UNORDERED
 from spark_tests.oracle.marked import Rows, rows_of, rows_of_messages
+from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
 
 #: How long a receiver waits before it looks whether it shall end.
 _GLANCE_S: Final = 0.1

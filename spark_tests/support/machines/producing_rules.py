@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from mq_wire.v1 import produce_pb2 as produce
-from spark_tests.core import commands
-from spark_tests.core.both_sides import (
+from spark_tests.model import staging as staging
+from spark_tests.support.machines.both_sides import (
     UNNAMED,
     BothSides,
     destinations,
@@ -20,7 +20,7 @@ from spark_tests.core.both_sides import (
     targets,
     versions,
 )
-from spark_tests.model import staging as staging
+from spark_tests.support.worlds import commands
 
 
 class ProducingRules(BothSides):

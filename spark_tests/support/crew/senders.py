@@ -25,8 +25,8 @@ from mq_wire.v1 import produce_pb2
 from pyspark_mq import Producer
 from pyspark_mq.connection import Connection
 from pyspark_mq.receipts import BatchReceipt, Receipt
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.oracle.marked import Ids, ids_of, values_of
+from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
 
 _UNANSWERED_MAX: Final = 8
 _BATCH_ROWS_MAX: Final = 1500

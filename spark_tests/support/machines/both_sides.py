@@ -17,9 +17,9 @@ from mq_broker.core.commands import (
 )
 from mq_wire.errors import MqError
 from mq_wire.limits import PRIORITIES
-from spark_tests.core.dumps import check_same, dump_broker, dump_model
-from spark_tests.core.worlds import ListWorld, ReadRow
 from spark_tests.model.model import Model
+from spark_tests.support.worlds.dumps import check_same, dump_broker, dump_model
+from spark_tests.support.worlds.lists import ListWorld, ReadRow
 
 PARTITIONS = 2
 SETTINGS = Settings(

@@ -15,8 +15,9 @@ from mq_broker.core.commands import (
     RowsView,
 )
 from mq_wire.v1 import subscribe_pb2 as wire
-from spark_tests.core import commands
-from spark_tests.core.both_sides import (
+from spark_tests.model import plans as plans
+from spark_tests.model import queries as rules
+from spark_tests.support.machines.both_sides import (
     Checkpoint,
     destinations,
     partitions,
@@ -24,10 +25,9 @@ from spark_tests.core.both_sides import (
     queries,
     versions,
 )
-from spark_tests.core.consuming_rules import ConsumingRules
-from spark_tests.core.producing_rules import ProducingRules
-from spark_tests.model import plans as plans
-from spark_tests.model import queries as rules
+from spark_tests.support.machines.consuming_rules import ConsumingRules
+from spark_tests.support.machines.producing_rules import ProducingRules
+from spark_tests.support.worlds import commands
 
 
 class QueryRules(ProducingRules, ConsumingRules):

@@ -31,10 +31,10 @@ from mq_wire.errors import StoreFull
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from spark_tests.core import commands
-from spark_tests.core.worlds import CLUSTER
-from spark_tests.engine.worlds import JOURNAL
 from spark_tests.support.clock import FakeClock
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.lists import CLUSTER
 
 SMALL: Final = JournalSettings(
     segment_bytes=64 << 10,

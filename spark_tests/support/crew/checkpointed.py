@@ -17,9 +17,9 @@ from pyspark_mq.connection import Connection
 from pyspark_mq.options import BrowseOptions
 from pyspark_mq.reader import Fetch
 from pyspark_mq.run import Run
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.oracle.history import UNORDERED
 from spark_tests.oracle.marked import Rows, rows_of
+from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
 
 _COLUMNS: Final = ("value", "partition", "offset", "priority")
 #: How often each point of danger ends the program.

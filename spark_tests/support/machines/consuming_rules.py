@@ -21,16 +21,16 @@ from mq_broker.core.commands import (
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
-from spark_tests.core.both_sides import (
+from spark_tests.model import plans as plans
+from spark_tests.model import staging as staging
+from spark_tests.model.state import DONE
+from spark_tests.support.machines.both_sides import (
     BYTES,
     PARTITIONS,
     BothSides,
     destinations,
     pick,
 )
-from spark_tests.model import plans as plans
-from spark_tests.model import staging as staging
-from spark_tests.model.state import DONE
 
 
 class ConsumingRules(BothSides):

@@ -14,7 +14,7 @@ from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at
-from spark_tests.core.worlds import CLUSTER, ListWorld, ReadRow, counted_ids, rows_of
+from spark_tests.support.worlds.lists import CLUSTER, ListWorld, ReadRow, counted_ids, rows_of
 
 JOURNAL = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 #: Room that is made for each command, as the engine does.

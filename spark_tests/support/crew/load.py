@@ -14,9 +14,9 @@ from typing import Any, Final
 from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable
 from pyspark_mq import Consumer
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.crew import QUEUES, clients, finish
 from spark_tests.oracle.judge import Report, check
+from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
+from spark_tests.support.crew.members import QUEUES, clients, finish
 from spark_tests.support.waiting import wait_until
 
 

@@ -8,10 +8,16 @@ from typing import Final
 
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from pyspark_mq import Connection
-from spark_tests.crash.actor import PATIENCE_S, Actor, World
-from spark_tests.crash.ranges import RangeReader
-from spark_tests.crash.receivers import BatchReceiver, MessageReceiver, drain
-from spark_tests.crash.senders import BatchSender, HastySender, NamedSender, SingleSender, StagingSender
+from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
+from spark_tests.support.crew.checkpointed import RangeReader
+from spark_tests.support.crew.receivers import BatchReceiver, MessageReceiver, drain
+from spark_tests.support.crew.senders import (
+    BatchSender,
+    HastySender,
+    NamedSender,
+    SingleSender,
+    StagingSender,
+)
 from spark_tests.support.waiting import wait_until
 
 SHARED: Final = "crash.shared"

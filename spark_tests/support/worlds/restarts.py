@@ -10,9 +10,9 @@ import pytest
 
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import Query, Scene
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.scenes import Query, Scene
 
 Restart = Callable[[Scene], None]
 

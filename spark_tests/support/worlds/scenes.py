@@ -21,8 +21,8 @@ from mq_broker.core.commands import (
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import OpenConsumer
-from spark_tests.core import commands
-from spark_tests.core.worlds import ListWorld, ReadRow
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.lists import ListWorld, ReadRow
 
 QUEUE = "q"
 WHO = ("a" * 32, 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis.stateful import initialize
 
-from spark_tests.core.both_sides import SETTINGS
-from spark_tests.core.query_rules import QueryRules
-from spark_tests.core.worlds import ListWorld
+from spark_tests.support.machines.both_sides import SETTINGS
+from spark_tests.support.machines.query_rules import QueryRules
+from spark_tests.support.worlds.lists import ListWorld
 
 
 class BrokerMachine(QueryRules):
