@@ -16,7 +16,7 @@ import pytest
 from mq_broker import LocalBroker
 from mq_broker.journal.directory import DataDirectory
 from pyspark_mq import Consumer, Producer
-from spark_tests.damage.test_commands import contents
+from spark_tests.support.files import contents
 
 #: A user that owns nothing here.
 NOBODY = 65534

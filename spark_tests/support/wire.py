@@ -15,10 +15,10 @@ from mq_wire.errors import CODE_METADATA_KEY
 from mq_wire.limits import RPC_BYTES_MAX
 from mq_wire.service import METHODS
 from mq_wire.v1.admin_pb2 import DestinationStats, HelloRequest, HelloResponse, StatsRequest
-from mq_wire.v1.common_pb2 import RowsHeader
+from mq_wire.v1.common_pb2 import Positions, RowsHeader
 from mq_wire.v1.consume_pb2 import ConsumeHeader, ConsumeRequest
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
-from mq_wire.v1.subscribe_pb2 import FetchRequest
+from mq_wire.v1.subscribe_pb2 import ConsumerRef, FetchRequest, HoldRunRequest, OpenRangeRequest, PlanRequest
 
 TIMEOUT_S: Final = 20.0
 #: A stream ends after so long, whatever it has done: on a machine that does much else a test may read from it
@@ -196,3 +196,41 @@ def error_code(error: grpc.RpcError) -> str:
     """The stable code beside a status, or "" where there is none."""
     metadata: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     return str(metadata.get(CODE_METADATA_KEY, ""))
+
+
+class Query:
+    """One Spark query as the broker sees it."""
+
+    def __init__(self, wire: Wire, destination: str) -> None:
+        self.wire = wire
+        self.run_stream = wire.hold(HoldRunRequest())
+        self.run = next(self.run_stream).run
+        self.who = ConsumerRef(destination=destination, run=self.run)
+        self.start = Positions()
+
+    def plan(self, **fields: Any) -> Any:
+        reply = self.wire.call("Plan", PlanRequest(who=self.who, start=self.start, create=True, **fields))
+        if not reply.idle:
+            self.who.cluster_id, self.who.destination_id, self.who.incarnation = (
+                reply.cluster_id,
+                reply.destination_id,
+                reply.incarnation,
+            )
+        return reply
+
+    def open(self, end: Positions) -> list[Any]:
+        return list(
+            self.wire.call("OpenRange", OpenRangeRequest(who=self.who, start=self.start, end=end)).parts
+        )
+
+    def fetch(self, part: Any, rows: int = 1 << 30, size: int = 1 << 30, **fields: Any) -> Any:
+        return open_fetch(
+            self.wire,
+            rows,
+            size,
+            who=self.who,
+            partition=part.partition,
+            first=part.first,
+            last=part.last,
+            **fields,
+        )
