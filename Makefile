@@ -25,7 +25,7 @@ FLOODS ?= 3
 MESSAGES ?= 100000000
 # How long `make soak` lasts.
 MINUTES ?= 60
-HARNESSES := $(addprefix spark_tests/,compat crash damage engine faults hostile planted simulation)
+HARNESSES := $(addprefix spark_tests/,compat damage engine faults hostile planted simulation)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -141,7 +141,7 @@ load: setup  ## 100 million messages waiting (MESSAGES=n), 10,000 destinations, 
 	$(BIN)/python -m benchmarks.load --messages $(MESSAGES)
 
 soak: setup  ## MINUTES (60) of steady work by all kinds of clients: memory and disk stay flat, every row is counted
-	MQ_SOAK_MINUTES=$(MINUTES) $(PYTEST) -q -s spark_tests/crash/test_soak.py
+	MQ_SOAK_MINUTES=$(MINUTES) $(PYTEST) -q -s spark_tests/faults/test_soak.py
 
 protos: setup  ## generates the stubs beside the .proto files anew
 	$(BIN)/python proto/generate.py

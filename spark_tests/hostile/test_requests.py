@@ -1,7 +1,7 @@
 """Requests that would kill, fill or stall a broker that trusts them: each is refused by its name, before it
 costs anything.
 
-What is hostile inside of record batches stands in `test_records`, what is hostile about connections in
+What is hostile inside of record batches stands in `test_hostile_records`, what is hostile about connections in
 `test_connections`.
 """
 
