@@ -6,6 +6,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 DEMO_VENV ?= .venv-demo
 BIN := $(VENV)/bin
+# Tests start some thousand Pythons: where they may not keep what they compile, each compiles all of it, which takes a quarter of a second.
+export PYTHONDONTWRITEBYTECODE :=
 UV := $(BIN)/python -m uv
 # How often `make crash`, `power`, `faults` and `network` do what they do.
 COUNT ?= 200

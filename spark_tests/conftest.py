@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Spark's Python workers must be this Python, whatever `python3` is on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark_home.set_environment()
+# Brokers and clients are processes by the hundred: each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
