@@ -17,6 +17,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from spark_tests.support import spark_home
 from spark_tests.support.seeds import seeded, session_seed
+from spark_tests.support.sizes import SEGMENT_BYTES
 from spark_tests.support.wheels import build_wheel
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 # Spark's Python workers must be this Python, whatever `python3` is on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark_home.set_environment()
-
-#: Journals of a broker for tests: three files of the usual 128 MiB would be written for nothing, some two
-#: hundred times.
-SEGMENT_BYTES = 32 << 20
+# Brokers and clients are processes by the hundred: each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(

@@ -15,8 +15,8 @@ import pytest
 from mq_broker import LocalBroker
 from mq_wire.errors import Busy, SendOutcomeUnknown
 from pyspark_mq import Consumer, Producer
-from spark_tests.rpc.client import Stream, Wire, batch_of, open_consumer
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Stream, Wire, batch_of, open_consumer
 
 WORDS = r"1 streams are open, the limit \(streams_max\) is 1: close some, or raise it"
 

@@ -24,7 +24,7 @@ from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.produce_pb2 import PublishHeader
 from pyspark_mq.connection import Connection
 from pyspark_mq.run import Run
-from spark_tests.rpc.client import Wire, batch_of, error_code, fetched, open_fetch
+from spark_tests.support.wire import Wire, batch_of, error_code, fetched, open_fetch
 
 Json = dict[str, Any]
 

@@ -9,6 +9,9 @@ import pathlib
 import tarfile
 from typing import Any, Final
 
+from mq_broker import LocalBroker
+
+_CENTURY_S: Final = 100 * 365 * 86_400
 HERE: Final = pathlib.Path(__file__).resolve().parent
 V1: Final = HERE / "v1"
 WHEEL: Final = V1 / "pyspark_mq-0.1.0-py3-none-any.whl"
@@ -94,3 +97,12 @@ def _nobody(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uname = info.gname = ""
     info.mode = 0o755 if info.isdir() else 0o644
     return info
+
+
+def opened(data: pathlib.Path) -> LocalBroker:
+    """The current broker on an old directory. What is in it never grows too old: neither its staged sets nor
+    the plans of its runs.
+    """
+    return LocalBroker(
+        data, segment_bytes=32 << 20, default_partitions=2, staged_ttl_s=_CENTURY_S, run_grace_s=_CENTURY_S
+    )

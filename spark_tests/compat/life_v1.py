@@ -14,7 +14,7 @@ from pyspark_mq import Consumer, Producer
 from spark_tests.compat.asking import Json
 from spark_tests.compat.readers_v1 import Readers
 from spark_tests.compat.work_v1 import columns_for, token_of
-from spark_tests.rpc.client import consumed, open_consumer
+from spark_tests.support.wire import consumed, open_consumer
 
 PRIORITIES: Final = list(range(10))
 

@@ -15,9 +15,8 @@ import pytest
 from mq_broker import LocalBroker
 from spark_tests.compat.asking import Asker, digest
 from spark_tests.compat.driving import drive
-from spark_tests.compat.kept import V1, check, load, unpack
+from spark_tests.compat.kept import V1, check, load, opened, unpack
 from spark_tests.compat.queries_v1 import feed
-from spark_tests.compat.test_v1_directories import opened
 from spark_tests.support.tree import PROJECT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

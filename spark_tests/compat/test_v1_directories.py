@@ -19,7 +19,7 @@ from mq_broker import LocalBroker
 from mq_wire.v1.admin_pb2 import DescribeDestinationRequest
 from spark_tests.compat.asking import Asker, Json, timeless
 from spark_tests.compat.inside import entries_in, state_of, still_kept
-from spark_tests.compat.kept import V1, check, differences, load, unpack
+from spark_tests.compat.kept import V1, check, differences, load, opened, unpack
 from spark_tests.compat.work_v1 import Reader, Work, token_of
 from spark_tests.support.waiting import wait_until
 
@@ -59,16 +59,6 @@ PARTS: Final = {
     "part rows, of moved frames",
     "part log, of damaged rows",
 }
-_CENTURY_S: Final = 100 * 365 * 86_400
-
-
-def opened(data: pathlib.Path) -> LocalBroker:
-    """The current broker on an old directory. What is in it never grows too old: neither its staged sets nor
-    the plans of its runs.
-    """
-    return LocalBroker(
-        data, segment_bytes=32 << 20, default_partitions=2, staged_ttl_s=_CENTURY_S, run_grace_s=_CENTURY_S
-    )
 
 
 @pytest.fixture

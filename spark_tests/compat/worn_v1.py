@@ -12,7 +12,7 @@ from pyspark_mq import Consumer
 from spark_tests.compat.brokers_v1 import as_seen, broker_on, manifests
 from spark_tests.compat.life_v1 import Life
 from spark_tests.compat.work_v1 import Reader, columns_for, token_of
-from spark_tests.damage.rot import rot
+from spark_tests.support.rotten import rot
 from spark_tests.support.waiting import wait_until
 
 QUEUE: Final = "worn.out"

@@ -9,10 +9,10 @@ from hypothesis.stateful import rule
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
 from mq_broker.core.views import unpin
-from spark_tests.core.both_sides import SETTINGS
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.machine import BrokerMachine
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+from spark_tests.support.machines.both_sides import SETTINGS
+from spark_tests.support.machines.lists import BrokerMachine
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
 
 #: MQ_HYPOTHESIS_PROFILE=deep takes minutes.
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.usefixtures("small_chunks")]

@@ -17,8 +17,8 @@ from mq_wire.errors import (
 )
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
-from spark_tests.core import commands
-from spark_tests.core.worlds import ListWorld
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.lists import ListWorld
 
 WHO = ("a" * 32, 0)
 ROWS = [(b"one", 4), (b"two", 4)]

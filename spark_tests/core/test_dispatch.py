@@ -9,9 +9,9 @@ from typing import Any
 from mq_broker.core.commands import Ask, OpenSession, ReleaseView, RowsView, Settings
 from mq_broker.core.session import _DELIVERIES_MAX
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
-from spark_tests.core import commands
-from spark_tests.core.scenes import QUEUE, Scene
-from spark_tests.core.worlds import ListWorld
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.lists import ListWorld
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 EVERYTHING = 1 << 62
 

@@ -13,7 +13,7 @@ from mq_broker.core.commands import Acknowledge, ResolveFetch, Settings, Tick
 from mq_broker.core.frozen import waiting
 from mq_wire.errors import Busy
 from mq_wire.v1 import subscribe_pb2 as wire
-from spark_tests.core.scenes import QUEUE, Scene
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 OPEN = wire.OpenBrowseRequest(destination=QUEUE)
 

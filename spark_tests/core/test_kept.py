@@ -12,8 +12,8 @@ from mq_wire.errors import (
 )
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.subscribe_pb2 import ReleaseConsumerRequest
-from spark_tests.core.restarts import batches, lost, replayed
-from spark_tests.core.scenes import QUEUE, Scene
+from spark_tests.support.worlds.restarts import batches, lost, replayed
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 
 def test_rows_that_are_kept_for_a_consumer_that_is_gone_go_after_a_while_their_boundary_stays() -> None:

@@ -17,10 +17,10 @@ from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest
 from mq_wire.v1.produce_pb2 import OpenProducerRequest, TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, PlanRequest, ReleaseConsumerRequest
-from spark_tests.core import commands
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import Query, Scene
-from spark_tests.core.test_snapshot import Kept
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.kept import Kept
+from spark_tests.support.worlds.scenes import Query, Scene
 
 #: Snapshots in small pieces.
 pytestmark = pytest.mark.usefixtures("small_chunks")

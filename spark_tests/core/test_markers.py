@@ -9,8 +9,8 @@ from mq_broker.core.inventory import PAGE
 from mq_broker.core.markers import WRITE_MARKER_TTL_US
 from mq_wire.errors import BatchMismatch, InvalidRequest, LimitExceeded
 from mq_wire.v1 import produce_pb2 as produce
-from spark_tests.core.scenes import QUEUE, Scene
-from spark_tests.core.test_snapshot import Kept
+from spark_tests.support.worlds.kept import Kept
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 APP = "app:load"
 

@@ -9,9 +9,9 @@ from mq_broker.core.admin import list_page
 from mq_broker.core.commands import ConsumersPage, ListPage, Settings, Tick
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import ListWorld
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
+from spark_tests.support.worlds.lists import ListWorld
+from spark_tests.support.worlds.scenes import Scene
 
 
 def listed(world: ListWorld, prefix: str, effort: int) -> list[list[str]]:

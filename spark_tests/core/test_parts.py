@@ -38,10 +38,10 @@ from mq_wire.limits import (
 )
 from mq_wire.store.v1 import store_pb2 as store
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 from spark_tests.support.chunks import PIECE_BYTES, chunks_of
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.scenes import Scene
 
 LIMITS = Settings()
 ID, NAME, LARGE = "i" * ID_BYTES_MAX, "n" * NAME_BYTES_MAX, (1 << 63) - 1

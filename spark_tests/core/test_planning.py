@@ -18,8 +18,8 @@ from mq_wire.errors import (
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from mq_wire.v1.subscribe_pb2 import ReleaseConsumerRequest
-from spark_tests.core import commands
-from spark_tests.core.scenes import QUEUE, Scene
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 
 def test_with_nothing_ready_there_is_nothing_to_do_and_nobody_is_minted() -> None:

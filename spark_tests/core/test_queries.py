@@ -15,11 +15,11 @@ from mq_wire.errors import (
 from mq_wire.store.v1 import store_pb2 as store
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.subscribe_pb2 import ReleaseConsumerRequest
-from spark_tests.core import commands
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.restarts import Restart, batches, lost, restarts
-from spark_tests.core.scenes import QUEUE, WHO, Scene
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.restarts import Restart, batches, lost, restarts
+from spark_tests.support.worlds.scenes import QUEUE, WHO, Scene
 
 
 @restarts

@@ -14,7 +14,7 @@ from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, UnknownDe
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
-from spark_tests.core.scenes import QUEUE, Scene
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 
 def test_no_more_than_the_credit_is_ever_delivered() -> None:

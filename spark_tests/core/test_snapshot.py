@@ -6,39 +6,13 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from mq_broker.core import snapshot
-from mq_broker.core.broker import Broker
 from mq_broker.core.markers import bucket_of
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
-from spark_tests.core import commands
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 from spark_tests.support.chunks import chunks_of
-
-
-class Kept:
-    """The newest snapshot of a scene."""
-
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.parts: dict[str, bytes] = {}
-
-    def take(self) -> set[str]:
-        """Takes another one and checks it; returns the keys that were written."""
-        state = self.scene.broker.state
-        snapshot.tidy(state)
-        changed, unchanged = snapshot.take(state, self.parts)
-        self.parts = {**{key: self.parts[key] for key in unchanged}, **dict(changed)}
-        assert len(self.parts) == len(changed) + len(unchanged), "no part is both written and kept"
-        check_same(dump_broker(self.restored()), dump_broker(self.scene.broker))
-        return {key for key, _ in changed}
-
-    def restored(self) -> Broker:
-        broker = Broker(CLUSTER, self.scene.settings, ListSink(), counted_ids())
-        snapshot.restore(broker.state, iter(self.parts.items()))
-        return broker
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.kept import Kept
+from spark_tests.support.worlds.scenes import Scene
 
 
 def test_only_what_changed_is_written() -> None:

@@ -14,8 +14,8 @@ from mq_broker.core.commands import Settings
 from mq_broker.core.inventory import PAGE
 from mq_wire.errors import EpochFenced, InvalidRequest, LimitExceeded, StagedSetUnknown
 from mq_wire.v1 import produce_pb2 as produce
-from spark_tests.core.scenes import QUEUE, Scene
-from spark_tests.core.test_snapshot import Kept
+from spark_tests.support.worlds.kept import Kept
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 OTHER = "other"
 

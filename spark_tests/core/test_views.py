@@ -9,8 +9,8 @@ from mq_wire.errors import DataLost, DestinationExists, InvalidName, LimitExceed
 from mq_wire.limits import PARTITIONS_MAX
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
-from spark_tests.core.scenes import QUEUE, Scene
-from spark_tests.core.worlds import ReadRow
+from spark_tests.support.worlds.lists import ReadRow
+from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 
 def browse(scene: Scene, opened: wire.OpenBrowseResponse) -> list[ReadRow]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_tests.damage.rot import BROKEN, FRAMES, ROWS, rot, value
-from spark_tests.rpc.client import Wire, batch_of
+from spark_tests.support.rotten import BROKEN, FRAMES, ROWS, rot, value
+from spark_tests.support.wire import Wire, batch_of
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

@@ -14,11 +14,11 @@ from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import REPORT, Folders, repair
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import JournalDamaged
-from spark_tests.core import commands
-from spark_tests.core.dumps import Dump, check_same, dump_broker
-from spark_tests.core.worlds import CLUSTER
 from spark_tests.damage.small import Directory, Opened, Row, Truth, moments
-from spark_tests.engine.worlds import JOURNAL
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.dumps import Dump, check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER
 
 SAME, EARLIER, REFUSED, SOME_ROWS, UNKNOWABLE = "same", "earlier", "refused", "some rows", "unknowable"
 

@@ -20,11 +20,11 @@ from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import DataLost, JournalDamaged
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
-from spark_tests.core import commands
-from spark_tests.core.dumps import Dump, dump_broker
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import CLUSTER, counted_ids, rows_of
-from spark_tests.engine.worlds import JOURNAL, DiskWorld
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import JOURNAL, DiskWorld
+from spark_tests.support.worlds.dumps import Dump, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, counted_ids, rows_of
+from spark_tests.support.worlds.scenes import Scene
 
 Files = dict[str, bytes]
 #: (queue, partition, offset).

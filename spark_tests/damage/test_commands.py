@@ -17,7 +17,8 @@ from mq_broker.journal.directory import DataDirectory, Identity, decode_identity
 from mq_broker.repair.directory import repair_directory, verify_directory
 from mq_wire.errors import BrokerUnavailable, DataDirectoryInUse, DataDirectoryUnusable
 from pyspark_mq import Consumer, Producer
-from spark_tests.damage.rot import rot
+from spark_tests.support.files import contents
+from spark_tests.support.rotten import rot
 
 VALUES = [b"value-%04d" % number for number in range(60)]
 
@@ -47,14 +48,6 @@ def killed(module_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def directory(killed: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(killed, tmp_path / "data"))
-
-
-def contents(directory: pathlib.Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and path.name != "lock"
-    }
 
 
 def received(directory: pathlib.Path) -> list[bytes]:

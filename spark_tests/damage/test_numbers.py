@@ -16,11 +16,11 @@ from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import Folders, repair
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import DataDirectoryUnusable, OffsetsUnknown
-from spark_tests.core.dumps import check_same, dump_broker
-from spark_tests.core.scenes import QUEUE
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
 from spark_tests.damage.small import SETTINGS, DiskScene, Opened, small
-from spark_tests.engine.worlds import JOURNAL
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.dumps import check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.scenes import QUEUE
 
 
 class NumberedScene(DiskScene):

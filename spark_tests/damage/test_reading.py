@@ -12,10 +12,9 @@ import pytest
 
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenRangeRequest, ReleaseConsumerRequest
-from spark_tests.damage.rot import BROKEN, FRAMES, LOST, ROWS, WHOLE
-from spark_tests.rpc.client import Wire, consumed, error_code, fetched, open_consumer, open_fetch
-from spark_tests.rpc.test_fetch import Query
+from spark_tests.support.rotten import BROKEN, FRAMES, LOST, ROWS, WHOLE
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Query, Wire, consumed, error_code, fetched, open_consumer, open_fetch
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

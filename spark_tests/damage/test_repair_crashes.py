@@ -15,11 +15,11 @@ from mq_broker.repair.findings import Finding
 from mq_broker.repair.inspection import Inspection
 from mq_broker.repair.repair import REPORT, Folders, repair
 from mq_broker.testing.memory_disk import Crash, MemoryDisk
-from spark_tests.core.worlds import CLUSTER
 from spark_tests.damage.cases import changed, newest
 from spark_tests.damage.judging import check_good
 from spark_tests.damage.small import Directory, small
-from spark_tests.engine.worlds import JOURNAL
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.lists import CLUSTER
 
 
 def rotten_body() -> Directory:

@@ -34,7 +34,7 @@ from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
 from mq_wire.v1.produce_pb2 import PublishHeader
-from spark_tests.core import commands
+from spark_tests.support.worlds import commands
 
 SEGMENT = JournalSettings(segment_bytes=256 << 10, pool_segments=2, fill_in_background=False)
 ROWS = 50

@@ -14,33 +14,7 @@ from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.admin_pb2 import DescribeDestinationRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from spark_tests.engine.small_disk import Consumers, SmallDisk
-
-
-def drain(disk: SmallDisk, ways: list[str], restarts: float) -> None:
-    """Consumes until nothing is left. No command on the way is refused."""
-    rng, consumers = disk.rng, Consumers(disk)
-    for _ in range(40_000):
-        if not disk.depth:
-            return
-        getattr(consumers, rng.choice(ways))()
-        if rng.random() < 0.2:
-            disk.seconds_pass(1)
-        if rng.random() < restarts:
-            disk.restart(rng.choice(["stop", "kill", "cut"]))
-            consumers.restarted()
-    raise AssertionError(f"{disk.depth} rows are left")
-
-
-def check_healed(disk: SmallDisk, rows: int) -> None:
-    """After a moment as many rows are taken as at first, nearly."""
-    sent = disk.sent
-    for _ in range(10):
-        disk.fill()
-        if disk.sent - sent > rows // 2:
-            return
-        disk.seconds_pass(2)
-    raise AssertionError(f"{disk.sent - sent} rows are taken now, {rows} were at first")
+from spark_tests.support.worlds.small_disk import SmallDisk, check_healed, drain
 
 
 @pytest.mark.parametrize("restarts", [0.0, 0.03], ids=["one life", "many lives"])

@@ -11,9 +11,9 @@ from mq_broker.core.commands import OpenSession, Quarantine, ReleaseView, RowsVi
 from mq_wire.errors import StoreFull
 from mq_wire.v1.admin_pb2 import DestinationStats, StatsRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from spark_tests.core import commands
-from spark_tests.engine.worlds import DiskWorld
 from spark_tests.support.tree import PROJECT
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.disks import DiskWorld
 
 WHO = ("a" * 32, 0)
 #: What this file looks at.

@@ -22,10 +22,10 @@ from mq_wire import envelope
 from mq_wire.errors import DataLost, JournalDamaged
 from mq_wire.limits import HEADER_BYTES_MAX, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX, RPC_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
-from spark_tests.core import commands
-from spark_tests.core.worlds import ListWorld, rows_of
-from spark_tests.engine.shared_bytes import publish_shared
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
+from spark_tests.support.worlds import commands
+from spark_tests.support.worlds.lists import ListWorld, rows_of
+from spark_tests.support.worlds.shared_bytes import publish_shared
 
 WHO = ("a" * 32, 0)
 #: Everything was stored before this process began.

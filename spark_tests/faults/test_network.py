@@ -18,10 +18,10 @@ import pytest
 
 from mq_broker import LocalBroker
 from pyspark_mq import link
-from spark_tests.crash.actor import World
-from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
 from spark_tests.faults.pause import stopped
 from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
+from spark_tests.support.crew.actor import World
+from spark_tests.support.crew.load import STRETCHES, Load, eventful_settings, judge, linger, shown
 from spark_tests.support.seeds import seeded, session_seed
 
 ROUNDS: Final = int(os.environ.get("MQ_NETWORK_ROUNDS", "6"))

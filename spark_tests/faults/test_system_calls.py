@@ -24,10 +24,10 @@ from mq_broker import LocalBroker
 from mq_broker.process import EXIT_STORAGE_FAILED
 from mq_wire.errors import BrokerUnavailable, SendOutcomeUnknown
 from pyspark_mq import Consumer, Producer
-from spark_tests.crash.actor import World
-from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, shown
 from spark_tests.faults.tracer import Injection, TracedBroker, Tracer, why_no_tracer
 from spark_tests.faults.volume import Volume, why_no_volume
+from spark_tests.support.crew.actor import World
+from spark_tests.support.crew.load import STRETCHES, Load, eventful_settings, judge, shown
 from spark_tests.support.seeds import seeded, session_seed
 from spark_tests.support.waiting import wait_until
 

@@ -28,7 +28,7 @@ from mq_wire import framing
 from mq_wire.errors import CODE_METADATA_KEY
 from mq_wire.service import METHODS
 from mq_wire.v1.consume_pb2 import ConsumeHeader
-from spark_tests.core.worlds import CLUSTER, ListSink, counted_ids
+from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
 
 START_US: Final = 1_700_000_000_000_000
 #: What differs between two messages of one kind: numbers, names in quotes, hexadecimal.

@@ -23,8 +23,8 @@ import grpc
 from mq_broker import LocalBroker
 from spark_tests.hostile import http2
 from spark_tests.hostile.witness import Witness
-from spark_tests.rpc.client import Wire
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire
 
 SCALE: Final = float(os.environ.get("MQ_SIEGE_SCALE", "1"))
 #: What one attack may cost the broker in anonymous memory, and what may be left of it when its connections

@@ -26,8 +26,8 @@ from spark_tests.hostile import http2, mutation
 from spark_tests.hostile.boundary import Boundary
 from spark_tests.hostile.siege import Siege
 from spark_tests.hostile.traffic import QUEUE, Corpus, Traffic, publish, rows
-from spark_tests.rpc.client import Wire, error_code
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, error_code
 
 pytestmark = pytest.mark.slow
 

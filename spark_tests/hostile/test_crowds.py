@@ -12,8 +12,8 @@ from mq_wire.v1.consume_pb2 import ConsumeRequest
 from spark_tests.hostile import http2
 from spark_tests.hostile.siege import Attack, Siege, Target
 from spark_tests.hostile.witness import Witness
-from spark_tests.rpc.client import Wire
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import DiscardStagedRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, OpenBrowseRequest, PlanRequest
 from spark_tests.hostile.siege import Attack, Siege, Target, stop_during
-from spark_tests.rpc.client import Wire, batch_of, error_code
+from spark_tests.support.wire import Wire, batch_of, error_code
 
 pytestmark = pytest.mark.slow
 

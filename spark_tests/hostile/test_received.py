@@ -17,7 +17,7 @@ from mq_wire.v1.produce_pb2 import PublishHeader
 from mq_wire.v1.subscribe_pb2 import FetchRequest, OpenBrowseRequest
 from spark_tests.hostile import http2
 from spark_tests.hostile.siege import SCALE, Attack, Siege, Target
-from spark_tests.rpc.client import batch_of
+from spark_tests.support.wire import batch_of
 
 pytestmark = pytest.mark.slow
 

@@ -1,8 +1,8 @@
 """Requests that would kill, fill or stall a broker that trusts them: each is refused by its name, before it
 costs anything.
 
-What is hostile inside of record batches stands in `test_records`, what is hostile about connections in
-`test_connections`.
+What is hostile inside of record batches stands in `test_hostile_records`, what is hostile about connections
+in `test_connections`.
 """
 
 from __future__ import annotations

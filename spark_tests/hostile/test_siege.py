@@ -11,8 +11,8 @@ import pytest
 from mq_wire.v1.admin_pb2 import StatsRequest
 from spark_tests.hostile import http2
 from spark_tests.hostile.siege import Attack, Report, Siege, Target, Usage, stop_during, usage
-from spark_tests.rpc.client import batch_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import batch_of
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from mq_wire import envelope, framing
 from mq_wire.v1 import admin_pb2, consume_pb2, produce_pb2, subscribe_pb2
-from spark_tests.core.worlds import CLUSTER
 from spark_tests.hostile.boundary import Boundary
+from spark_tests.support.worlds.lists import CLUSTER
 
 #: Method -> what is sent on one call; one message where the method takes one.
 Corpus = dict[str, list[tuple[bytes, ...]]]

@@ -15,7 +15,7 @@ from mq_broker.journal.segments import FIRST_POSITION, segment_name
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import DataDirectoryUnusable, JournalDamaged
-from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, write
+from spark_tests.support.journals import UUID_1, Entries, random_entries, recover, write
 
 
 def small_journal(turns: int = 5) -> tuple[MemoryDisk, list[JournalPosition], list[tuple[int, Entries]]]:

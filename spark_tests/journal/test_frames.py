@@ -16,7 +16,7 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk
 from mq_wire.errors import DataDirectoryUnusable
-from spark_tests.journal.histories import UUID_1, Entries, recover, write
+from spark_tests.support.journals import UUID_1, Entries, recover, write
 
 GOLDEN = Path(__file__).with_name("golden_v1.bin")
 GOLDEN_TURNS: list[Entries] = [

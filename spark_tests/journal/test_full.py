@@ -14,7 +14,7 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import MemoryDisk, fail_at
 from mq_wire.errors import StorageFailed, StoreFull
-from spark_tests.journal.histories import UUID_1, random_entries, recover, write
+from spark_tests.support.journals import UUID_1, random_entries, recover, write
 
 
 def fill(journal: Journal, rng: random.Random, *, for_state: bool = False) -> None:

@@ -31,7 +31,7 @@ from mq_wire.errors import (
     MqError,
     StorageFailed,
 )
-from spark_tests.journal.histories import UUID_1, Entries, random_entries, recover, size_of, write
+from spark_tests.support.journals import UUID_1, Entries, random_entries, recover, size_of, write
 
 
 def test_many_turns_over_many_segments_come_back(rng: random.Random) -> None:

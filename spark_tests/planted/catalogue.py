@@ -13,7 +13,7 @@ from spark_tests.planted import (
     snapshot_bugs,
     space_bugs,
 )
-from spark_tests.planted.mutation import Bug
+from spark_tests.support.planting import Bug
 
 ROOMS: Final[dict[str, tuple[Bug, ...]]] = {
     "writing the journal": journal_bugs.WRITING,

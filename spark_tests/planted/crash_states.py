@@ -12,10 +12,10 @@ from mq_broker.core.commands import Settings
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import Crash
-from spark_tests.core.dumps import Dump, check_same, dump_broker
-from spark_tests.core.scenes import Scene
-from spark_tests.core.worlds import CLUSTER
-from spark_tests.engine.worlds import JOURNAL, DiskWorld
+from spark_tests.support.worlds.disks import JOURNAL, DiskWorld
+from spark_tests.support.worlds.dumps import Dump, check_same, dump_broker
+from spark_tests.support.worlds.lists import CLUSTER
+from spark_tests.support.worlds.scenes import Scene
 
 _SETTINGS = Settings(default_partitions=2)
 #: Ways in which one crash may leave the disks, that are tried.

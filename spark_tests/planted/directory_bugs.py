@@ -6,7 +6,7 @@ from typing import Final
 
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.lock import DirectoryLock
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 DIRECTORY: Final = (
     Bug(

@@ -8,8 +8,7 @@ import random
 
 from mq_wire.errors import StoreFull
 from mq_wire.v1 import produce_pb2 as produce
-from spark_tests.engine.small_disk import SMALL, SmallDisk
-from spark_tests.engine.test_drained import check_healed, drain
+from spark_tests.support.worlds.small_disk import SMALL, SmallDisk, check_healed, drain
 
 _WAYS = ["acknowledge_one", "plan_few", "release", "writer"]
 

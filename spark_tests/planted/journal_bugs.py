@@ -9,7 +9,7 @@ from mq_broker.journal import frames
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import TurnReader
 from mq_broker.journal.segments import Segments
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 # No single one of these lets a stale turn pass: its place, its number and the chain of trailers each tell it
 # from the right one.

@@ -27,12 +27,12 @@ from mq_wire.v1.subscribe_pb2 import (
     PlanRequest,
     PlanResponse,
 )
-from spark_tests.core.worlds import CLUSTER
-from spark_tests.engine.worlds import JOURNAL
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
 from spark_tests.oracle.marked import ids_of
 from spark_tests.simulation.messages import lanes_of, piece_of, rows_of
+from spark_tests.support.worlds.disks import JOURNAL
+from spark_tests.support.worlds.lists import CLUSTER
 
 _QUEUE: Final = "q"
 _LIVES: Final = 6

@@ -8,8 +8,8 @@ from mq_broker.core import apply, consumer_parts, owners, planning, queries, ran
 from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
 from mq_broker.core.staged import StagedSets
-from spark_tests.planted.mutation import Bug, Change
 from spark_tests.planted.queue_bugs import _early
+from spark_tests.support.planting import Bug, Change
 
 SOURCE: Final = (
     Bug(

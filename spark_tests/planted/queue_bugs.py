@@ -15,7 +15,7 @@ from mq_broker.core.session import Outbox, Session
 from mq_broker.core.subscription import Backlog
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.rows import RowReader
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 _REPLY: Final = "self._replies.append((done, reply))"
 

@@ -19,11 +19,11 @@ from mq_wire.errors import BrokerFault, MqError
 from mq_wire.v1.admin_pb2 import ListDestinationsRequest
 from mq_wire.v1.produce_pb2 import TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch
-from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.oracle.marked import Rows
 from spark_tests.simulation.machine import Machine
 from spark_tests.simulation.messages import rows_of
 from spark_tests.simulation.simulation import Simulation
+from spark_tests.support.worlds.dumps import check_same, dump_broker
 
 #: Operations before the disk rests, and damages tried on it.
 _OPERATIONS: Final = 200

@@ -20,8 +20,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, MqError
-from spark_tests.engine.test_recovery import DiskMachine
-from spark_tests.journal.test_crash import live_long, prepared
 from spark_tests.planted.crash_states import crash_states
 from spark_tests.planted.directory import directory_life
 from spark_tests.planted.full_disk import full_disk
@@ -30,6 +28,8 @@ from spark_tests.planted.rot import rot
 from spark_tests.planted.serving import serving
 from spark_tests.simulation.simulation import simulate
 from spark_tests.support.chunks import chunks_of
+from spark_tests.support.journal_lives import live_long, prepared
+from spark_tests.support.machines.disks import DiskMachine
 from spark_tests.support.seeds import seeded
 
 #: What shows as one of these was planted wrongly: the changed text does not even run.

@@ -7,7 +7,7 @@ from typing import Final
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.room import Room
 from mq_broker.rpc.threads import Workers
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 _RUN: Final = "serving"
 

@@ -10,7 +10,7 @@ from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.journal.snapshots import SnapshotStore
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 FILES: Final = (
     Bug(

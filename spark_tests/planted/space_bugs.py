@@ -7,7 +7,7 @@ from typing import Final
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.journal.journal import Journal
-from spark_tests.planted.mutation import Bug, Change
+from spark_tests.support.planting import Bug, Change
 
 FULL: Final = (
     Bug(

@@ -10,9 +10,9 @@ import pytest
 
 from spark_tests.planted import searching as module
 from spark_tests.planted.catalogue import BUGS, ROOMS
-from spark_tests.planted.mutation import Bug, Change
 from spark_tests.planted.runs import RUNS, Finding, first_seed, search
 from spark_tests.planted.searching import searcher
+from spark_tests.support.planting import Bug, Change
 from spark_tests.support.seeds import seeded
 
 #: No new bug is planted when this much time has gone, and so many were caught.

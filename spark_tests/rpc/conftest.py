@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_tests.rpc.client import Wire
+from spark_tests.support.wire import Wire
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

@@ -12,7 +12,7 @@ import pytest
 
 from mq_wire import envelope
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
-from spark_tests.rpc.client import Wire, batch_of, values_of
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 VALUE = envelope.VALUE
 

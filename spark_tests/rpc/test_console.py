@@ -12,7 +12,7 @@ import pytest
 from mq_wire.errors import SessionClosed
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, PlanRequest
 from pyspark_mq import Consumer
-from spark_tests.rpc.client import Wire, batch_of, values_of
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

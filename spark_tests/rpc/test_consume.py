@@ -11,8 +11,8 @@ import pytest
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest, HelloRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, ReleaseConsumerRequest
-from spark_tests.rpc.client import Stream, Wire, batch_of, consumed, error_code, open_consumer, values_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Stream, Wire, batch_of, consumed, error_code, open_consumer, values_of
 
 
 def receive(stream: Stream, rows: int) -> list[tuple[Any, Any]]:

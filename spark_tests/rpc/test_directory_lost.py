@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from mq_broker import LocalBroker
-from spark_tests.rpc.client import Wire, batch_of, values_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 MQ = [sys.executable, "-m", "mq_broker.console"]
 

@@ -10,56 +10,14 @@ import grpc
 import pytest
 
 from mq_wire import envelope
-from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.subscribe_pb2 import (
     AcknowledgeRangeRequest,
-    ConsumerRef,
     FetchRequest,
     HoldRunRequest,
     OpenBrowseRequest,
-    OpenRangeRequest,
-    PlanRequest,
 )
-from spark_tests.rpc.client import Wire, batch_of, error_code, fetched, open_fetch, values_of
 from spark_tests.support.waiting import wait_until
-
-
-class Query:
-    """One Spark query as the broker sees it."""
-
-    def __init__(self, wire: Wire, destination: str) -> None:
-        self.wire = wire
-        self.run_stream = wire.hold(HoldRunRequest())
-        self.run = next(self.run_stream).run
-        self.who = ConsumerRef(destination=destination, run=self.run)
-        self.start = Positions()
-
-    def plan(self, **fields: Any) -> Any:
-        reply = self.wire.call("Plan", PlanRequest(who=self.who, start=self.start, create=True, **fields))
-        if not reply.idle:
-            self.who.cluster_id, self.who.destination_id, self.who.incarnation = (
-                reply.cluster_id,
-                reply.destination_id,
-                reply.incarnation,
-            )
-        return reply
-
-    def open(self, end: Positions) -> list[Any]:
-        return list(
-            self.wire.call("OpenRange", OpenRangeRequest(who=self.who, start=self.start, end=end)).parts
-        )
-
-    def fetch(self, part: Any, rows: int = 1 << 30, size: int = 1 << 30, **fields: Any) -> Any:
-        return open_fetch(
-            self.wire,
-            rows,
-            size,
-            who=self.who,
-            partition=part.partition,
-            first=part.first,
-            last=part.last,
-            **fields,
-        )
+from spark_tests.support.wire import Query, Wire, batch_of, error_code, fetched, open_fetch, values_of
 
 
 def values(messages: Any) -> list[bytes]:

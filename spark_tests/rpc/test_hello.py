@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.service import SERVICE_NAME
 from mq_wire.v1.admin_pb2 import DescribeDestinationRequest, HelloRequest, StatsRequest
-from spark_tests.rpc.client import Wire, error_code
+from spark_tests.support.wire import Wire, error_code
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

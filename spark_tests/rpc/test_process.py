@@ -18,8 +18,8 @@ from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, InvalidOption
 from mq_wire.v1.admin_pb2 import HelloRequest, StatsRequest
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, OpenRangeRequest, PlanRequest
-from spark_tests.rpc.client import Wire, batch_of, error_code, open_consumer, values_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of, error_code, open_consumer, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -361,9 +361,9 @@ def test_one_connection_does_not_get_all_streams(tmp_path: pathlib.Path) -> None
 #: A consumer on a host that goes silent: it takes rows and says nothing any more.
 SILENT = """
 import os, signal, sys
-import spark_tests.rpc.client as client
+import spark_tests.support.wire as client
 client.TIMEOUT_S = None
-from spark_tests.rpc.client import Wire, open_consumer
+from spark_tests.support.wire import Wire, open_consumer
 with Wire(sys.argv[1]) as wire:
     stream = open_consumer(wire, "q", 100)
     stream.next()

@@ -9,7 +9,7 @@ import pytest
 
 from mq_wire import envelope, framing
 from mq_wire.v1.produce_pb2 import PublishHeader
-from spark_tests.rpc.client import Wire, batch_of, error_code, values_of
+from spark_tests.support.wire import Wire, batch_of, error_code, values_of
 
 
 def test_receipts_give_contiguous_offsets(wire: Wire, queue_name: str) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_tests.rpc.client import Wire, batch_of, values_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

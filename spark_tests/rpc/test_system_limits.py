@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mq_broker import LocalBroker
-from spark_tests.rpc.client import Wire, batch_of, values_of
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 
 @contextmanager

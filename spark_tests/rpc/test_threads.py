@@ -21,8 +21,8 @@ from mq_broker.rpc.thread_limits import ThreadLimit, tightest
 from mq_broker.rpc.threads import KEPT, Shares, Waits, Workers
 from mq_wire.errors import Busy, InvalidOption
 from mq_wire.v1.admin_pb2 import HelloRequest
-from spark_tests.rpc.client import Wire
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire
 
 UNLIMITED = "0 0 4294967295\n"
 

@@ -20,9 +20,9 @@ from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.testing.memory_disk import Crash, MemoryDisk
 from mq_wire.errors import StorageFailed, StoreFull
-from spark_tests.core.dumps import Dump, dump_broker
 from spark_tests.simulation.aside import Aside
 from spark_tests.support.clock import FakeClock
+from spark_tests.support.worlds.dumps import Dump, dump_broker
 
 CLUSTER: Final = b"\xcc" * 16
 JOURNAL: Final = UUID("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")

@@ -30,7 +30,6 @@ from mq_broker.engine.housekeeping import SnapshotSettings
 from mq_broker.journal.settings import JournalSettings
 from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from spark_tests.core.dumps import check_same, dump_broker
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
 from spark_tests.simulation.bounds import check_bounds
@@ -43,6 +42,7 @@ from spark_tests.simulation.pipelines import outputs_of
 from spark_tests.simulation.population import population
 from spark_tests.support.chunks import chunks_of
 from spark_tests.support.unsaid import unsaid
+from spark_tests.support.worlds.dumps import check_same, dump_broker
 
 #: Operations after which all clients must have come to their end once nothing goes wrong any more.
 _HEALING_MAX: Final = 20_000

@@ -33,8 +33,8 @@ from pyspark_mq.browse import MqBatchReader
 from pyspark_mq.options import BrowseOptions, SourceOptions
 from pyspark_mq.reader import BATCH_ROWS_MIN, RangePartition
 from pyspark_mq.source import MqStreamReader
-from spark_tests.conftest import SEGMENT_BYTES
 from spark_tests.spark.queries import fill
+from spark_tests.support.sizes import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     import pathlib

@@ -12,13 +12,13 @@ from typing import Any, Final
 from mq_broker import LocalBroker
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.connection import Connection
-from spark_tests.crash.actor import World
 from spark_tests.oracle.judge import Report
 from spark_tests.spark_crash.books import PARTITIONS, Books, outlets_of
 from spark_tests.spark_crash.drivers import CONF, Driver
 from spark_tests.spark_crash.gate import Gate, Moment, Stop
 from spark_tests.spark_crash.processes import process_of
 from spark_tests.spark_crash.steps import COMMIT, EPOCH, OPEN, PLAN, ROLES, STAGE, STEPS, Step, in_hand
+from spark_tests.support.crew.actor import World
 from spark_tests.support.waiting import wait_until
 
 SOURCE, TARGET = "crossing.in", "crossing.out"

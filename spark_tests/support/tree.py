@@ -13,12 +13,13 @@ ROOTS = {"mq_wire": "proto", "mq_broker": "broker_core", "pyspark_mq": "connecto
 _FOLDERS = ("proto", "broker_core", "connector", "spark_tests", "examples", "benchmarks")
 
 
-def sources() -> list[pathlib.Path]:
+@functools.cache
+def sources() -> tuple[pathlib.Path, ...]:
     """Every Python file that people write: no generated stubs."""
     found = [PROJECT / "setup.py"]
     for folder in _FOLDERS:
         found += [path for path in (PROJECT / folder).rglob("*.py") if not path.name.endswith("_pb2.py")]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def shown(path: pathlib.Path) -> str:
@@ -32,10 +33,15 @@ def parsed(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(path: pathlib.Path) -> tuple[tuple[int, str], ...]:
     """Line and absolute module of every import in a file, also of those inside functions; a relative import
     is resolved.
     """
+    return tuple(_imports(path))
+
+
+def _imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]

@@ -14,7 +14,7 @@ from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, ListMarkersRequest
 from mq_wire.v1.subscribe_pb2 import HoldRunRequest, ListConsumersRequest
 from spark_tests.hostile.siege import Attack, Target, side_by_side
-from spark_tests.rpc.client import Publisher, Wire, batch_of, error_code
+from spark_tests.support.wire import Publisher, Wire, batch_of, error_code
 
 #: Unanswered requests of one publish stream.
 _WINDOW: Final = 500

@@ -11,7 +11,7 @@ from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequ
 from mq_wire.v1.produce_pb2 import CommitStagedRequest, OpenProducerRequest, TakeEpochRequest
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, JoinQueryRequest, PlanRequest
 from spark_tests.hostile.siege import Attack, Target, side_by_side
-from spark_tests.rpc.client import Wire, batch_of, error_code
+from spark_tests.support.wire import Wire, batch_of, error_code
 
 _WORKERS: Final = 8
 

@@ -10,8 +10,8 @@ from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import FetchRequest, OpenBrowseRequest
 from spark_tests.hostile.siege import Attack, Target
-from spark_tests.rpc.client import Wire, batch_of
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of
 
 #: Rows of one published batch.
 _BATCH: Final = 50_000

@@ -13,7 +13,7 @@ from mq_wire import envelope, framing
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse
 from spark_tests.hostile import http2
 from spark_tests.hostile.siege import Attack, Target
-from spark_tests.rpc.client import Wire
+from spark_tests.support.wire import Wire
 
 _ROWS: Final = 12
 _QUEUE: Final = "amplified"

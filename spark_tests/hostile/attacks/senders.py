@@ -16,7 +16,7 @@ from mq_wire.v1.produce_pb2 import CommitStagedRequest, DiscardStagedRequest, Pu
 from spark_tests.hostile import http2
 from spark_tests.hostile.http2 import Client
 from spark_tests.hostile.siege import Attack, Target, side_by_side
-from spark_tests.rpc.client import batch_of
+from spark_tests.support.wire import batch_of
 
 #: Pairs of int64 in one acknowledgement of nearly 8 MB.
 _PAIRS: Final = 500_000
