@@ -19,10 +19,10 @@ from mq_wire import errors, framing
 from mq_wire.errors import CODE_METADATA_KEY, TABLE, MqError, SessionClosed, StorageFailed, StoreFull
 from mq_wire.v1 import admin_pb2, common_pb2, consume_pb2, subscribe_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.columns import envelope_mask
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.reader import Fetch
-from pyspark_mq.run import FIRST_CONTACT_S, SOURCE_RETRY_S, Run, patience_s
+from pyspark_mq.client.columns import envelope_mask
+from pyspark_mq.client.run import FIRST_CONTACT_S, SOURCE_RETRY_S, Run, patience_s
+from pyspark_mq.spark.options import BrowseOptions
+from pyspark_mq.spark.reader import Fetch
 
 Spoil = Callable[[bytes], bytes | None]
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 from mq_wire.errors import BrokerUnavailable, RunFenced
 from mq_wire.v1 import subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
-from pyspark_mq.columns import Rows as Delivered
-from pyspark_mq.columns import delivered_schema, envelope_mask
-from pyspark_mq.connection import Connection
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.reader import Fetch
-from pyspark_mq.run import Run
+from pyspark_mq.client.columns import Rows as Delivered
+from pyspark_mq.client.columns import delivered_schema, envelope_mask
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.run import Run
+from pyspark_mq.spark.options import BrowseOptions
+from pyspark_mq.spark.reader import Fetch
 from spark_tests.crash.actor import PATIENCE_S, Actor, World
 from spark_tests.oracle.history import UNORDERED
 from spark_tests.oracle.marked import Rows, rows_of

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from mq_broker import LocalBroker
-from pyspark_mq import link
+from pyspark_mq.client import link
 from spark_tests.crash.actor import World
 from spark_tests.crash.load import STRETCHES, Load, eventful_settings, judge, linger, shown
 from spark_tests.faults.pause import stopped

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_wire.errors import InvalidRequest, Unsupported
-from pyspark_mq.offsets import Offsets
+from pyspark_mq.spark.offsets import Offsets
 
 ids = st.binary(min_size=16, max_size=16)
 offsets = st.builds(

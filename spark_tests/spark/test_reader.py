@@ -27,12 +27,12 @@ from mq_wire.errors import (
 )
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection
-from pyspark_mq import reader as reader_module
-from pyspark_mq import run as run_module
-from pyspark_mq.browse import MqBatchReader
-from pyspark_mq.options import BrowseOptions, SourceOptions
-from pyspark_mq.reader import BATCH_ROWS_MIN, RangePartition
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.client import run as run_module
+from pyspark_mq.spark import reader as reader_module
+from pyspark_mq.spark.browse import MqBatchReader
+from pyspark_mq.spark.options import BrowseOptions, SourceOptions
+from pyspark_mq.spark.reader import BATCH_ROWS_MIN, RangePartition
+from pyspark_mq.spark.source import MqStreamReader
 from spark_tests.conftest import SEGMENT_BYTES
 from spark_tests.spark.queries import fill
 
@@ -290,8 +290,8 @@ def test_a_run_is_waited_for_longer_once_the_broker_was_reached(
 _POLLING = """
 import sys
 from pyspark.sql.types import BinaryType, StructField, StructType
-from pyspark_mq.options import SourceOptions
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.spark.options import SourceOptions
+from pyspark_mq.spark.source import MqStreamReader
 
 options = SourceOptions.parse({"broker": sys.argv[1], "queue": sys.argv[2]})
 reader = MqStreamReader(options, StructType([StructField("value", BinaryType())]))

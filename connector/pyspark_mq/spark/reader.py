@@ -17,14 +17,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from mq_wire.errors import DataLost, InvalidOption, MqError, RetryLater, StorageFailed
-from pyspark_mq.address import Address
-from pyspark_mq.options import BrowseOptions
+from pyspark_mq.client.address import Address
+from pyspark_mq.spark.options import BrowseOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mq_wire.v1 import common_pb2, subscribe_pb2
-    from pyspark_mq.connection import Connection, Stream
+    from pyspark_mq.client.connection import Connection, Stream
 
 #: Spark takes source batches as they are: small ones cost per batch, huge ones memory.
 BATCH_ROWS_MIN: Final = 16_384
@@ -107,7 +107,7 @@ def _join_query(partition: RangePartition, options: BrowseOptions) -> None:
         SharedRange: another reader of this query has joined before.
     """
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.connection import Connection
 
     work = Work.of_this_task()
     if not work.query_id:
@@ -137,8 +137,8 @@ def check_reachable(broker: str, planned_on: str) -> None:
 def _read_parts(
     partition: RangePartition, options: BrowseOptions, wanted: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    from pyspark_mq.columns import Rows
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.columns import Rows
+    from pyspark_mq.client.connection import Connection
 
     connection = Connection.shared(options.broker)
     waiting = deque(
@@ -173,7 +173,7 @@ def _requests(
     partition: RangePartition, options: BrowseOptions, names: list[str]
 ) -> Iterator[subscribe_pb2.OpenFetch]:
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.columns import envelope_mask
+    from pyspark_mq.client.columns import envelope_mask
 
     work = Work.of_this_task()
     common = subscribe_pb2.OpenFetch(
@@ -251,8 +251,8 @@ class Fetch:
             self._stream = None
 
     def __iter__(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
-        from pyspark_mq.connection import GONE
-        from pyspark_mq.run import backoffs
+        from pyspark_mq.client.connection import GONE
+        from pyspark_mq.client.run import backoffs
 
         pauses = backoffs()
         deadline = time.monotonic() + FETCH_RETRY_S
@@ -276,7 +276,7 @@ class Fetch:
         import grpc
 
         from mq_wire.v1 import subscribe_pb2
-        from pyspark_mq.deliveries import fetched
+        from pyspark_mq.client.deliveries import fetched
 
         assert self._stream is not None
         rows = size = 0  # taken and not credited again

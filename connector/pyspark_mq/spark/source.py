@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from mq_wire.errors import InvalidOption, InvalidRequest, MqError, WrongBroker
-from pyspark_mq.offsets import Offsets
-from pyspark_mq.options import SourceOptions
-from pyspark_mq.ranges import Part, plan_tasks
-from pyspark_mq.reader import RangePartition, read_partition
-from pyspark_mq.schema import check_source_schema
+from pyspark_mq.spark.offsets import Offsets
+from pyspark_mq.spark.options import SourceOptions
+from pyspark_mq.spark.ranges import Part, plan_tasks
+from pyspark_mq.spark.reader import RangePartition, read_partition
+from pyspark_mq.spark.schema import check_source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.run import Run
+    from pyspark_mq.client.run import Run
 
 logger: Final = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from mq_wire.limits import PROTOCOL_VERSION
         from mq_wire.v1 import admin_pb2
-        from pyspark_mq.connection import Connection
+        from pyspark_mq.client.connection import Connection
 
         client = Connection.shared(self._options.broker).client
         hello = self._call("Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
@@ -257,8 +257,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the broker ----------------------------------------------------------------------------------------
 
     def _call(self, method: str, request: Any) -> Any:
-        from pyspark_mq.connection import Connection
-        from pyspark_mq.run import patience_s
+        from pyspark_mq.client.connection import Connection
+        from pyspark_mq.client.run import patience_s
 
         connection = Connection.shared(self._options.broker)
         return connection.call(method, request, retry_timeout=patience_s(connection))
@@ -286,8 +286,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _hold_run(self) -> int:
-        from pyspark_mq.connection import Connection
-        from pyspark_mq.run import Run
+        from pyspark_mq.client.connection import Connection
+        from pyspark_mq.client.run import Run
 
         connection = Connection.shared(self._options.broker)
         if self._run is None:
@@ -298,7 +298,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return number
 
     def _check_broker(self, offsets: Offsets, cause: MqError) -> None:
-        from pyspark_mq.connection import Connection
+        from pyspark_mq.client.connection import Connection
 
         there = Connection.shared(self._options.broker).cluster_id
         if there != offsets.cluster_id:
