@@ -27,8 +27,8 @@ from mq_wire.errors import (
 )
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection
+from pyspark_mq.client import fetch as fetch_module
 from pyspark_mq.client import run as run_module
-from pyspark_mq.spark import reader as reader_module
 from pyspark_mq.spark.browse import MqBatchReader
 from pyspark_mq.spark.options import BrowseOptions, SourceOptions
 from pyspark_mq.spark.reader import BATCH_ROWS_MIN, RangePartition
@@ -330,7 +330,7 @@ def test_a_broker_that_stays_away_fails_the_task(
     start = reader.initialOffset()
     (task,) = reader.partitions(start, plan(reader, start))
     broker.kill()
-    monkeypatch.setattr(reader_module, "FETCH_RETRY_S", 0.3)
+    monkeypatch.setattr(fetch_module, "FETCH_RETRY_S", 0.3)
     with pytest.raises(BrokerUnavailable, match=r"partition \d, numbers"):
         list(reader.read(task))
 

@@ -13,98 +13,74 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mq_wire.errors import InvalidRequest, Unsupported
+from pyspark_mq.client.boundary import Boundary
 
 VERSION: Final = 1
 _KEYS: Final = ("cluster", "destination", "destination_id", "incarnation", "next", "subscription", "v")
 _POSITION_MAX: Final = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """A boundary between micro-batches: everything below `positions` was delivered to this incarnation.
+def to_json(boundary: Boundary) -> dict[str, Any]:
+    """Returns the object that Spark turns into text, in the order of its keys."""
+    if boundary.initial:
+        return {"v": VERSION}
+    positions = {
+        str(partition): boundary.positions[partition]
+        for partition in sorted(boundary.positions)
+        if boundary.positions[partition]
+    }
+    return {
+        "cluster": str(uuid.UUID(bytes=boundary.cluster_id)),
+        "destination": boundary.destination,
+        "destination_id": str(uuid.UUID(bytes=boundary.destination_id)),
+        "incarnation": boundary.incarnation.hex(),
+        "next": dict(sorted(positions.items())),
+        "subscription": boundary.consumer,
+        "v": VERSION,
+    }
 
-    Attributes:
-        cluster_id: the broker, 16 bytes.
-        destination_id: the queue, 16 bytes; a re-created queue has another one.
-        incarnation: the consumer's life under one checkpoint; empty before the first plan.
-        positions: next delivery number by partition; a missing partition means 0.
+
+def from_json(value: object) -> Boundary:
+    """Returns the boundary in `value`.
+
+    Raises:
+        Unsupported: written by a newer version.
+        InvalidRequest: not offsets of format mq, or damaged.
     """
-
-    destination: str = ""
-    consumer: str = ""
-    cluster_id: bytes = b""
-    destination_id: bytes = b""
-    incarnation: bytes = b""
-    positions: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def initial(self) -> bool:
-        """Whether nothing was ever planned under this checkpoint."""
-        return not self.incarnation
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the object that Spark turns into text, in the order of its keys."""
-        if self.initial:
-            return {"v": VERSION}
-        positions = {
-            str(partition): self.positions[partition]
-            for partition in sorted(self.positions)
-            if self.positions[partition]
-        }
-        return {
-            "cluster": str(uuid.UUID(bytes=self.cluster_id)),
-            "destination": self.destination,
-            "destination_id": str(uuid.UUID(bytes=self.destination_id)),
-            "incarnation": self.incarnation.hex(),
-            "next": dict(sorted(positions.items())),
-            "subscription": self.consumer,
-            "v": VERSION,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> Offsets:
-        """Returns the offsets in `value`.
-
-        Raises:
-            Unsupported: written by a newer version.
-            InvalidRequest: not offsets of format mq, or damaged.
-        """
-        version = value.get("v") if isinstance(value, Mapping) else None
-        if not isinstance(value, Mapping) or type(version) is not int or version < 1:
-            raise InvalidRequest(
-                f"the checkpoint holds {_shown(value)}, which are no offsets of format mq: start with "
-                f"another checkpoint"
-            )
-        if version > VERSION:
-            raise Unsupported(
-                f"the checkpoint holds offsets of version {version}, this pyspark-mq reads up to "
-                f"{VERSION}: update it"
-            )
-        if set(value) == {"v"}:
-            return cls()
-        missing, extra = set(_KEYS) - set(value), set(value) - set(_KEYS)
-        if missing or extra:
-            what = (
-                f"lack {', '.join(sorted(missing))}"
-                if missing
-                else f"have unknown entries {', '.join(sorted(extra))}"
-            )
-            raise InvalidRequest(
-                f"the checkpoint's offsets {_shown(value)} {what}: restore the checkpoint or start with "
-                f"another"
-            )
-        return cls(
-            destination=_text(value, "destination"),
-            consumer=_text(value, "subscription"),
-            cluster_id=_uuid(value, "cluster"),
-            destination_id=_uuid(value, "destination_id"),
-            incarnation=_hex(value, "incarnation"),
-            positions=_positions(value),
+    version = value.get("v") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or type(version) is not int or version < 1:
+        raise InvalidRequest(
+            f"the checkpoint holds {_shown(value)}, which are no offsets of format mq: start with "
+            f"another checkpoint"
         )
+    if version > VERSION:
+        raise Unsupported(
+            f"the checkpoint holds offsets of version {version}, this pyspark-mq reads up to "
+            f"{VERSION}: update it"
+        )
+    if set(value) == {"v"}:
+        return Boundary()
+    missing, extra = set(_KEYS) - set(value), set(value) - set(_KEYS)
+    if missing or extra:
+        what = (
+            f"lack {', '.join(sorted(missing))}"
+            if missing
+            else f"have unknown entries {', '.join(sorted(extra))}"
+        )
+        raise InvalidRequest(
+            f"the checkpoint's offsets {_shown(value)} {what}: restore the checkpoint or start with another"
+        )
+    return Boundary(
+        destination=_text(value, "destination"),
+        consumer=_text(value, "subscription"),
+        cluster_id=_uuid(value, "cluster"),
+        destination_id=_uuid(value, "destination_id"),
+        incarnation=_hex(value, "incarnation"),
+        positions=_positions(value),
+    )
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:
