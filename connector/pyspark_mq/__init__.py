@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mq_wire import errors as errors
-    from pyspark_mq.connection import Connection as Connection
-    from pyspark_mq.consumer import Consumer as Consumer
-    from pyspark_mq.datasource import MqDataSource as DefaultSource
-    from pyspark_mq.message import Message as Message
-    from pyspark_mq.producer import Producer as Producer
-    from pyspark_mq.receipts import BatchReceipt as BatchReceipt
-    from pyspark_mq.receipts import Receipt as Receipt
+    from pyspark_mq.client.connection import Connection as Connection
+    from pyspark_mq.client.consumer import Consumer as Consumer
+    from pyspark_mq.client.message import Message as Message
+    from pyspark_mq.client.producer import Producer as Producer
+    from pyspark_mq.client.receipts import BatchReceipt as BatchReceipt
+    from pyspark_mq.client.receipts import Receipt as Receipt
+    from pyspark_mq.spark.datasource import MqDataSource as DefaultSource
 
 _MODULE_OF: Final = {
-    "BatchReceipt": "pyspark_mq.receipts",
-    "Connection": "pyspark_mq.connection",
-    "Consumer": "pyspark_mq.consumer",
-    "DefaultSource": "pyspark_mq.datasource",
-    "Message": "pyspark_mq.message",
-    "Producer": "pyspark_mq.producer",
-    "Receipt": "pyspark_mq.receipts",
+    "BatchReceipt": "pyspark_mq.client.receipts",
+    "Connection": "pyspark_mq.client.connection",
+    "Consumer": "pyspark_mq.client.consumer",
+    "DefaultSource": "pyspark_mq.spark.datasource",
+    "Message": "pyspark_mq.client.message",
+    "Producer": "pyspark_mq.client.producer",
+    "Receipt": "pyspark_mq.client.receipts",
 }
 
 #: What to install where an import is missing.

@@ -10,7 +10,7 @@ from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, InvalidName, InvalidOption, Unsupported
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection, Producer
-from pyspark_mq.address import Address, proxy_of
+from pyspark_mq.client.address import Address, proxy_of
 
 
 @pytest.mark.parametrize(

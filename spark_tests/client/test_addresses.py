@@ -20,7 +20,7 @@ from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, MqError, SessionClosed, WrongBroker
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.run import Run
+from pyspark_mq.client.run import Run
 from spark_tests.support.waiting import wait_until
 
 #: The broker was once lost for good after a few of them; MQ_RESTARTS=20 takes a minute.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mq_wire import envelope
 from mq_wire.errors import InternalError, InvalidOption, InvalidRecords
 from mq_wire.v1.common_pb2 import RowsHeader
-from pyspark_mq.columns import DELIVERED, Rows, delivered_schema, envelope_mask
+from pyspark_mq.client.columns import DELIVERED, Rows, delivered_schema, envelope_mask
 
 
 def records(values: list[bytes], **columns: pa.Array) -> tuple[bytes, int]:

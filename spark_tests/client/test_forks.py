@@ -19,7 +19,7 @@ _FORK = """
 import os, pickle, signal, sys, threading
 from mq_wire.errors import ClientClosed
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.run import Run
+from pyspark_mq.client.run import Run
 address, queue = sys.argv[1:]
 
 def refused(what):

@@ -12,8 +12,8 @@ from mq_broker import LocalBroker
 from mq_wire.errors import InvalidRecords
 from mq_wire.v1 import admin_pb2, produce_pb2
 from pyspark_mq import Connection, Producer
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.staging import stage
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.staging import stage
 
 #: A broker takes 1,000 streams of one connection, all kinds together.
 QUEUES = 1010

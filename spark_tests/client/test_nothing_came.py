@@ -15,8 +15,8 @@ from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, DestinationRecreated, SessionClosed, UnknownDestination
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.asking import Asks
-from pyspark_mq.message import Session
+from pyspark_mq.client.asking import Asks
+from pyspark_mq.client.message import Session
 from spark_tests.support.waiting import wait_until
 
 

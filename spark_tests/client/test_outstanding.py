@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_mq import outstanding
-from pyspark_mq.outstanding import Outstanding, Ranges
+from pyspark_mq.client import outstanding
+from pyspark_mq.client.outstanding import Outstanding, Ranges
 
 
 def members(ranges: Ranges) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_mq.partitioner import murmur2, murmur2_of, partitions_of
+from pyspark_mq.client.partitioner import murmur2, murmur2_of, partitions_of
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 KAFKA_VECTORS = [

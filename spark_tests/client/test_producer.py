@@ -30,7 +30,7 @@ from mq_wire.errors import (
 from mq_wire.limits import RECORDS_BYTES_MAX
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.partitioner import partitions_of
+from pyspark_mq.client.partitioner import partitions_of
 from spark_tests.support.waiting import wait_until
 
 

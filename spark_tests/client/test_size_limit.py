@@ -14,8 +14,8 @@ from mq_wire.envelope import HEADERS_TYPE
 from mq_wire.errors import LimitExceeded
 from mq_wire.limits import HEADERS_PER_ROW_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
 from pyspark_mq import Consumer, Producer
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.staging import stage
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.staging import stage
 
 if TYPE_CHECKING:
     from mq_broker import LocalBroker

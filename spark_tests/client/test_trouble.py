@@ -19,10 +19,9 @@ from mq_wire import errors, framing
 from mq_wire.errors import CODE_METADATA_KEY, TABLE, MqError, SessionClosed, StorageFailed, StoreFull
 from mq_wire.v1 import admin_pb2, common_pb2, consume_pb2, subscribe_pb2
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.columns import envelope_mask
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.reader import Fetch
-from pyspark_mq.run import FIRST_CONTACT_S, SOURCE_RETRY_S, Run, patience_s
+from pyspark_mq.client.columns import envelope_mask
+from pyspark_mq.client.fetch import Fetch
+from pyspark_mq.client.run import FIRST_CONTACT_S, SOURCE_RETRY_S, Run, patience_s
 
 Spoil = Callable[[bytes], bytes | None]
 
@@ -162,7 +161,7 @@ def test_a_fetch_goes_on(module_broker: LocalBroker) -> None:
                 last=part.last,
                 columns=envelope_mask(("value",)),
             )
-            fetch = Fetch(connection, request, BrowseOptions(broker=door.address, queue=queue))
+            fetch = Fetch(connection, request, rows_max=262_144, bytes_max=16 << 20)
             fetch.start()
             rows += sum(header.rows for header, _ in fetch)
             fetch.close()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded, MqError, Unsupported
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
-from pyspark_mq.accumulator import OpenBatch, sparse_columns
-from pyspark_mq.partitioner import partitions_of
-from pyspark_mq.records import cut, slices, to_piece, to_records
+from pyspark_mq.client.accumulator import OpenBatch, sparse_columns
+from pyspark_mq.client.partitioner import partitions_of
+from pyspark_mq.client.records import cut, slices, to_piece, to_records
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 

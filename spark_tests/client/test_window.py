@@ -23,9 +23,9 @@ from mq_wire.errors import (
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.common_pb2 import Error
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, Receipt
-from pyspark_mq.records import Piece
-from pyspark_mq.sending import OutgoingBatch
-from pyspark_mq.window import Window
+from pyspark_mq.client.records import Piece
+from pyspark_mq.client.sending import OutgoingBatch
+from pyspark_mq.client.window import Window
 
 FOREVER = float("inf")
 

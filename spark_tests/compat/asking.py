@@ -22,8 +22,8 @@ from mq_wire.service import METHODS
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.produce_pb2 import PublishHeader
-from pyspark_mq.connection import Connection
-from pyspark_mq.run import Run
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.run import Run
 from spark_tests.support.wire import Wire, batch_of, error_code, fetched, open_fetch
 
 Json = dict[str, Any]

@@ -22,10 +22,12 @@ from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.columns import Rows, delivered_schema, envelope_mask
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.reader import Fetch
-from pyspark_mq.run import Run
+
+# Where version 0.1.0 has them: not in the packages of today.
+from pyspark_mq.columns import Rows, delivered_schema, envelope_mask  # type: ignore[attr-defined]
+from pyspark_mq.options import BrowseOptions  # type: ignore[import-not-found]
+from pyspark_mq.reader import Fetch  # type: ignore[import-not-found]
+from pyspark_mq.run import Run  # type: ignore[import-not-found]
 
 TIMEOUT_S = 20.0
 _COLUMNS = ("value", "offset", "delivery_count")

@@ -7,7 +7,7 @@ import hashlib
 from typing import Any
 
 from mq_wire.v1.subscribe_pb2 import AcknowledgeRangeRequest, PlanRequest
-from pyspark_mq.run import Run
+from pyspark_mq.client.run import Run
 from spark_tests.compat.asking import Asker, Json, positions_json, positions_of, who_of
 from spark_tests.support.waiting import wait_until
 

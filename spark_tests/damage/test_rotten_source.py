@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from mq_wire.errors import DataLost
-from pyspark_mq.options import SourceOptions
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.spark.options import SourceOptions
+from pyspark_mq.spark.source import MqStreamReader
 from spark_tests.support.rotten import LOST, WHOLE
 
 if TYPE_CHECKING:

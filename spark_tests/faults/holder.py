@@ -17,7 +17,7 @@ from mq_wire.errors import MqError
 from mq_wire.v1 import produce_pb2, subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.run import Run
+from pyspark_mq.client.run import Run
 
 _PATIENCE_S: Final = 60.0
 #: Of the one batch that the writers write.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from mq_broker import LocalBroker
-from pyspark_mq import link
+from pyspark_mq.client import link
 from spark_tests.faults.pause import stopped
 from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.crew.actor import World

@@ -16,7 +16,7 @@ from mq_broker import LocalBroker
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq import Connection, Consumer, Producer
-from pyspark_mq.run import Run
+from pyspark_mq.client.run import Run
 from spark_tests.faults.holder import QUERY, TARGET
 from spark_tests.faults.pause import stopped
 from spark_tests.support.crew.load import linger

@@ -19,8 +19,9 @@ import pytest
 from mq_broker import LocalBroker
 from mq_wire.errors import SendOutcomeUnknown, SendTimeout
 from mq_wire.v1 import admin_pb2
-from pyspark_mq import Connection, Consumer, Producer, link
-from pyspark_mq.run import Run
+from pyspark_mq import Connection, Consumer, Producer
+from pyspark_mq.client import link
+from pyspark_mq.client.run import Run
 from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mq_wire import framing
 from mq_wire.errors import MqError
 from mq_wire.v1.common_pb2 import RowsHeader
-from pyspark_mq import deliveries
+from pyspark_mq.client import deliveries
 from spark_tests.hostile import mutation
 from spark_tests.hostile.boundary import Boundary, template
 from spark_tests.hostile.reading import read_as_clients

@@ -11,11 +11,13 @@ from spark_tests.support.tree import PROJECT, imports, module_name, parsed, show
 FILE_LINES_MAX = 490
 FUNCTION_LINES_MAX = 64
 
-#: Package -> top-level packages that it must not import, with those of its modules that may.
-FORBIDDEN = {
+#: Package or part of one -> what it must not import, with those of its modules that may.
+FORBIDDEN: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "mq_wire": ({"mq_broker", "pyspark_mq", "pyspark", "py4j", "grpc"}, ()),
     "mq_broker": ({"pyspark_mq", "pyspark", "py4j"}, ("mq_broker.console",)),
     "pyspark_mq": ({"mq_broker", "py4j", "pyroaring"}, ()),
+    # All of these would load Spark, the last one on the first use of the name.
+    "pyspark_mq.client": ({"pyspark", "pyspark_mq.spark", "pyspark_mq.DefaultSource"}, ()),
 }
 #: What the core may not know: it is sans-IO, so no file, socket, thread or clock.
 CORE_FORBIDDEN = {
@@ -34,47 +36,51 @@ CORE_FORBIDDEN = {
 }
 
 
+def within(name: str, package: str) -> bool:
+    """Whether a dotted name is a package, or something in it."""
+    return name == package or name.startswith(f"{package}.")
+
+
+def may_not_import(module: str) -> set[str]:
+    """The packages that a module must leave alone."""
+    found = set[str]()
+    for package, (forbidden, exempt) in FORBIDDEN.items():
+        if within(module, package) and not any(within(module, name) for name in exempt):
+            found |= forbidden
+    return found | CORE_FORBIDDEN if within(module, "mq_broker.core") else found
+
+
 def violations() -> list[str]:
-    found = []
-    for path in sources():
-        module = module_name(path)
-        package = module.split(".")[0]
-        forbidden, exempt = FORBIDDEN.get(package, (set(), ()))
-        if any(module == name or module.startswith(name + ".") for name in exempt):
-            continue
-        if module.startswith("mq_broker.core"):
-            forbidden = forbidden | CORE_FORBIDDEN
-        for line, imported in imports(path):
-            if imported.split(".")[0] in forbidden:
-                found.append(f"{shown(path)}:{line}: {package} must not import {imported}")
-    return found
+    return [
+        f"{shown(path)}:{line}: {module} must not import {imported}"
+        for path in sources()
+        for module in [module_name(path)]
+        for line, imported in imports(path)
+        if any(within(imported, name) for name in may_not_import(module))
+    ]
 
 
 def test_packages_import_only_what_they_may() -> None:
     assert violations() == []
 
 
-def test_the_plain_client_works_without_pyspark() -> None:
-    """Nothing that Producer and Consumer stand on imports pyspark: follow their imports through the
-    package.
-    """
-    reached, todo = (
-        set(),
-        ["pyspark_mq", "pyspark_mq.producer", "pyspark_mq.consumer", "pyspark_mq.connection"],
-    )
-    by_name = {module_name(path): path for path in sources()}
-    while todo:
-        name = todo.pop()
-        if name in reached or name not in by_name:
-            continue
-        reached.add(name)
-        for line, imported in imports(by_name[name]):
-            assert imported.split(".")[0] != "pyspark", f"{name}:{line} imports {imported}"
-            # A lazy import in __init__ leads to the Spark half: only the client's own modules are followed
-            # from there.
-            if imported.startswith("pyspark_mq.") and name != "pyspark_mq":
-                todo.append(imported)
-    assert {"pyspark_mq.producer", "pyspark_mq.consumer", "pyspark_mq.connection"} <= reached
+def test_the_client_may_not_know_spark() -> None:
+    """The Spark half stands on the client: who needs only the client needs no Spark."""
+    of_the_client = may_not_import("pyspark_mq.client.producer")
+    assert {"pyspark", "pyspark_mq.spark", "mq_broker"} <= of_the_client
+    assert "pyspark" not in may_not_import("pyspark_mq.spark.source")
+    assert within("pyspark.sql.types", "pyspark")
+    assert not within("pyspark_mq.client.link", "pyspark")
+
+
+def test_every_file_of_the_connector_is_in_one_of_its_two_halves() -> None:
+    """Beside them stand the public names, and the columns, whose path `Consumer.batches` tells."""
+    modules = {module_name(path) for path in sources() if within(module_name(path), "pyspark_mq")}
+    halves = ("pyspark_mq.client", "pyspark_mq.spark")
+    outside = {module for module in modules if not any(within(module, half) for half in halves)}
+    assert outside == {"pyspark_mq", "pyspark_mq.columns"}
+    for half in halves:
+        assert sum(within(module, half) for module in modules) > 10
 
 
 def too_long(name: str, lines: int, tree: ast.Module) -> list[str]:

@@ -55,6 +55,20 @@ def test_use_without_pyspark_names_the_remedy() -> None:
     assert "pyspark-mq[spark]" in done.stderr.splitlines()[-1]
 
 
+def test_the_whole_client_is_there_without_pyspark() -> None:
+    code = (
+        "import pkgutil, sys; from importlib import import_module; import pyspark_mq.client as client; "
+        "names = [each.name for each in pkgutil.iter_modules(client.__path__)]; "
+        "[import_module(f'pyspark_mq.client.{name}') for name in names]; "
+        "print(len(names), [name for name in sys.modules if name.startswith('pyspark_mq.spark')])"
+    )
+    done = run(HIDE.format(hidden={"pyspark"}) + code)
+    assert done.returncode == 0, done.stderr
+    count, spark = done.stdout.split(maxsplit=1)
+    assert int(count) > 10
+    assert spark.strip() == "[]"
+
+
 def test_the_command_without_the_broker_extra_names_the_remedy() -> None:
     code = (
         "import sys; sys.argv = ['mq', 'broker']; from mq_broker.console.main import main; sys.exit(main())"

@@ -10,7 +10,7 @@ from mq_broker.config import BrokerConfig
 from mq_wire import envelope, limits
 from mq_wire.errors import TABLE, FixTheCall, MqError, Replaced, RetryLater, StateMismatch
 from mq_wire.v1 import broker_pb2
-from pyspark_mq.partitioner import murmur2, partitions_of
+from pyspark_mq.client.partitioner import murmur2, partitions_of
 from spark_tests.support.tree import PROJECT
 
 TEXT = (PROJECT / "proto" / "PROTOCOL.md").read_text(encoding="utf-8")

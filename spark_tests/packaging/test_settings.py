@@ -8,7 +8,7 @@ import tomllib
 from importlib import metadata
 
 from mq_broker.config import BrokerConfig
-from pyspark_mq.options import SinkOptions, SourceOptions
+from pyspark_mq.spark.options import SinkOptions, SourceOptions
 from spark_tests.support.tree import PROJECT
 
 BROKER_TOML = PROJECT / "conf" / "broker.toml"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
 from mq_wire.v1.common_pb2 import RowsHeader
-from pyspark_mq.records import Piece
+from pyspark_mq.client.records import Piece
 from spark_tests.oracle.marked import Ids, Rows, checked_rows, words_of
 
 #: Words of a value: the id, the priority and two that follow from both.

@@ -8,7 +8,7 @@ from typing import Final
 
 from mq_wire.errors import MqError
 from mq_wire.v1.produce_pb2 import OpenProducerRequest, OpenProducerResponse
-from pyspark_mq.window import Window
+from pyspark_mq.client.window import Window
 from spark_tests.oracle.marked import ids_of
 from spark_tests.simulation.client import Asking, Steps, World
 from spark_tests.simulation.producers import Batch, Outlet, Sender

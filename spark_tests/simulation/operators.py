@@ -10,7 +10,7 @@ from mq_wire.errors import DataLost, DestinationExists, MqError, UnknownDestinat
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import Credit, OpenConsumer
-from pyspark_mq.window import Window
+from pyspark_mq.client.window import Window
 from spark_tests.oracle.marked import Rows, ids_of
 from spark_tests.simulation.client import Asking, Client, Steps, World
 from spark_tests.simulation.links import ConsumeLink, FetchLink

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mq_broker.core.commands import Publish
 from mq_wire.errors import InvalidRecords, MqError, SendOutcomeUnknown
 from mq_wire.v1 import common_pb2, produce_pb2
-from pyspark_mq.sending import OutgoingBatch
-from pyspark_mq.window import Window
+from pyspark_mq.client.sending import OutgoingBatch
+from pyspark_mq.client.window import Window
 from spark_tests.oracle.marked import Ids, ids_of
 from spark_tests.simulation.client import Client, Steps, World
 from spark_tests.simulation.links import PublishLink
@@ -41,7 +41,7 @@ class Batch(OutgoingBatch):
 
 
 class Outlet:
-    """One window and its link: what `pyspark_mq.publishing` is, without threads.
+    """One window and its link: what `pyspark_mq.client.publishing` is, without threads.
 
     Args:
         client: whose it is.

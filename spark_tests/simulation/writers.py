@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mq_wire.errors import MqError
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
-from pyspark_mq.window import Window
+from pyspark_mq.client.window import Window
 from spark_tests.oracle.marked import Ids
 from spark_tests.simulation.client import Asking, Client, Steps, World
 from spark_tests.simulation.producers import Batch, Outlet, Sender

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_wire.errors import InvalidRequest, Unsupported
-from pyspark_mq.offsets import Offsets
+from pyspark_mq.client.boundary import Boundary
+from pyspark_mq.spark.offsets import from_json, to_json
 
 ids = st.binary(min_size=16, max_size=16)
 offsets = st.builds(
-    Offsets,
+    Boundary,
     destination=st.text(max_size=20),
     consumer=st.text(max_size=20),
     cluster_id=ids,
@@ -31,21 +32,21 @@ GOLDEN = (
 
 
 @given(offsets)
-def test_read_back_after_json(value: Offsets) -> None:
-    assert Offsets.from_json(json.loads(json.dumps(value.to_json()))) == value
+def test_read_back_after_json(value: Boundary) -> None:
+    assert from_json(json.loads(json.dumps(to_json(value)))) == value
 
 
 @given(offsets)
-def test_keys_are_sorted_at_every_level(value: Offsets) -> None:
-    assert json.dumps(value.to_json()) == json.dumps(value.to_json(), sort_keys=True)
+def test_keys_are_sorted_at_every_level(value: Boundary) -> None:
+    assert json.dumps(to_json(value)) == json.dumps(to_json(value), sort_keys=True)
 
 
 @given(offsets, st.randoms(use_true_random=False))
-def test_equal_offsets_are_equal_text(value: Offsets, rng: object) -> None:
+def test_equal_offsets_are_equal_text(value: Boundary, rng: object) -> None:
     items = list(value.positions.items())
     rng.shuffle(items)  # type: ignore[attr-defined]
     with_zeros = dict(items) | {2**32 + 1: 0}
-    shuffled = Offsets(
+    shuffled = Boundary(
         value.destination,
         value.consumer,
         value.cluster_id,
@@ -53,20 +54,20 @@ def test_equal_offsets_are_equal_text(value: Offsets, rng: object) -> None:
         value.incarnation,
         with_zeros,
     )
-    assert json.dumps(shuffled.to_json()) == json.dumps(value.to_json())
+    assert json.dumps(to_json(shuffled)) == json.dumps(to_json(value))
 
 
 def test_version_1_is_readable_for_ever() -> None:
-    read = Offsets.from_json(json.loads(GOLDEN))
-    assert read == Offsets(
+    read = from_json(json.loads(GOLDEN))
+    assert read == Boundary(
         "orders.eu", "billing", bytes(range(16)), bytes(range(16, 32)), b"\xa1\xb2", {0: 123, 2: 5, 10: 7}
     )
-    assert json.dumps(read.to_json()) == GOLDEN
+    assert json.dumps(to_json(read)) == GOLDEN
 
 
 def test_initial_offsets_are_a_constant() -> None:
-    assert Offsets().to_json() == {"v": 1}
-    assert Offsets.from_json({"v": 1}).initial
+    assert to_json(Boundary()) == {"v": 1}
+    assert from_json({"v": 1}).initial
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_initial_offsets_are_a_constant() -> None:
 )
 def test_what_is_not_offsets_is_refused(change: dict[str, object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        Offsets.from_json(json.loads(GOLDEN) | change)
+        from_json(json.loads(GOLDEN) | change)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,10 @@ def test_missing_entries_are_named(key: str) -> None:
     value = json.loads(GOLDEN)
     del value[key]
     with pytest.raises(InvalidRequest, match=f"lack {key}"):
-        Offsets.from_json(value)
+        from_json(value)
 
 
 @pytest.mark.parametrize("value", [None, [], "text", {}, {"0": 5}])
 def test_foreign_checkpoints_are_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match="no offsets of format mq"):
-        Offsets.from_json(value)
+        from_json(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mq_wire.errors import FixTheCall, InvalidName, InvalidOption, Unsupported
-from pyspark_mq.options import BrowseOptions, ReadOptions, SinkOptions, SourceOptions
+from pyspark_mq.spark.options import BrowseOptions, ReadOptions, SinkOptions, SourceOptions
 
 QUEUE = {"queue": "orders"}
 

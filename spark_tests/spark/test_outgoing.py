@@ -7,8 +7,8 @@ import pytest
 
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, Unsupported
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.outgoing import GATHER_ROWS, envelope_columns, gathered, routed
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.outgoing import GATHER_ROWS, envelope_columns, gathered, routed
 
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:

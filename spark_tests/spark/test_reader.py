@@ -27,12 +27,12 @@ from mq_wire.errors import (
 )
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection
-from pyspark_mq import reader as reader_module
-from pyspark_mq import run as run_module
-from pyspark_mq.browse import MqBatchReader
-from pyspark_mq.options import BrowseOptions, SourceOptions
-from pyspark_mq.reader import BATCH_ROWS_MIN, RangePartition
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.client import fetch as fetch_module
+from pyspark_mq.client import run as run_module
+from pyspark_mq.spark.browse import MqBatchReader
+from pyspark_mq.spark.options import BrowseOptions, SourceOptions
+from pyspark_mq.spark.reader import BATCH_ROWS_MIN, RangePartition
+from pyspark_mq.spark.source import MqStreamReader
 from spark_tests.spark.queries import fill
 from spark_tests.support.sizes import SEGMENT_BYTES
 
@@ -290,8 +290,8 @@ def test_a_run_is_waited_for_longer_once_the_broker_was_reached(
 _POLLING = """
 import sys
 from pyspark.sql.types import BinaryType, StructField, StructType
-from pyspark_mq.options import SourceOptions
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.spark.options import SourceOptions
+from pyspark_mq.spark.source import MqStreamReader
 
 options = SourceOptions.parse({"broker": sys.argv[1], "queue": sys.argv[2]})
 reader = MqStreamReader(options, StructType([StructField("value", BinaryType())]))
@@ -330,7 +330,7 @@ def test_a_broker_that_stays_away_fails_the_task(
     start = reader.initialOffset()
     (task,) = reader.partitions(start, plan(reader, start))
     broker.kill()
-    monkeypatch.setattr(reader_module, "FETCH_RETRY_S", 0.3)
+    monkeypatch.setattr(fetch_module, "FETCH_RETRY_S", 0.3)
     with pytest.raises(BrokerUnavailable, match=r"partition \d, numbers"):
         list(reader.read(task))
 

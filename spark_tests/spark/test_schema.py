@@ -16,7 +16,13 @@ from pyspark.sql.types import (
 )
 
 from mq_wire.errors import InvalidRecords, Unsupported
-from pyspark_mq.schema import SINK_COLUMNS, SOURCE_COLUMNS, check_sink_schema, check_source_schema, source_ddl
+from pyspark_mq.spark.schema import (
+    SINK_COLUMNS,
+    SOURCE_COLUMNS,
+    check_sink_schema,
+    check_source_schema,
+    source_ddl,
+)
 
 
 def struct(**columns: DataType) -> StructType:

@@ -12,7 +12,7 @@ import pytest
 
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection
-from pyspark_mq.schema import SINK_COLUMNS, SOURCE_COLUMNS
+from pyspark_mq.spark.schema import SINK_COLUMNS, SOURCE_COLUMNS
 from spark_tests.spark.queries import browse, fill, finish, pipe, run, start_pipe, stream, values
 from spark_tests.support.waiting import wait_until
 

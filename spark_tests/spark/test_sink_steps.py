@@ -15,13 +15,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from mq_wire.errors import BrokerUnavailable, Unsupported
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer
-from pyspark_mq import run as run_module
-from pyspark_mq import sink as sink_module
-from pyspark_mq.datasource import MqDataSource
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.sink import MqBatchWriter, MqStreamWriter
-from pyspark_mq.staged_rows import StagedRows
-from pyspark_mq.staging import stage
+from pyspark_mq.client import run as run_module
+from pyspark_mq.spark import sink as sink_module
+from pyspark_mq.spark.datasource import MqDataSource
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.sink import MqBatchWriter, MqStreamWriter
+from pyspark_mq.spark.staged_rows import StagedRows
+from pyspark_mq.spark.staging import stage
 from spark_tests.spark.queries import numbered
 
 if TYPE_CHECKING:

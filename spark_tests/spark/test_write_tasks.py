@@ -12,9 +12,9 @@ from mq_broker import LocalBroker
 from mq_wire.errors import InvalidRecords
 from mq_wire.v1 import admin_pb2, produce_pb2
 from pyspark_mq import Connection
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.staged_rows import StagedRows
-from pyspark_mq.staging import stage
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.staged_rows import StagedRows
+from pyspark_mq.spark.staging import stage
 from spark_tests.support.waiting import wait_until
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Producer
-from pyspark_mq.connection import Connection
+from pyspark_mq.client.connection import Connection
 from spark_tests.oracle.history import History
 from spark_tests.oracle.judge import Report, check
 from spark_tests.oracle.marked import Ids, checked_rows, ids_of, values_of

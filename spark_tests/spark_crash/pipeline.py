@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mq_broker import LocalBroker
 from mq_wire.v1 import admin_pb2
-from pyspark_mq.connection import Connection
+from pyspark_mq.client.connection import Connection
 from spark_tests.oracle.judge import Report
 from spark_tests.spark_crash.books import PARTITIONS, Books, outlets_of
 from spark_tests.spark_crash.drivers import CONF, Driver

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Final
 
 from mq_wire.v1 import produce_pb2
-from pyspark_mq.connection import Connection
+from pyspark_mq.client.connection import Connection
 from spark_tests.spark_crash.pipeline import BATCH_ROWS, PATIENCE_S, TARGET, Pipeline
 from spark_tests.spark_crash.processes import kill
 from spark_tests.spark_crash.steps import STAGE, STEPS, Step

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_mq.datasource import MqDataSource
-from pyspark_mq.reader import BATCH_ID
-from pyspark_mq.sink import MqStreamWriter
-from pyspark_mq.source import MqStreamReader
+from pyspark_mq.spark.datasource import MqDataSource
+from pyspark_mq.spark.reader import BATCH_ID
+from pyspark_mq.spark.sink import MqStreamWriter
+from pyspark_mq.spark.source import MqStreamReader
 
 #: Spark tries a task four times: the last attempt is left alone.
 _FAILING_ATTEMPTS: Final = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from mq_wire.v1 import admin_pb2
-from pyspark_mq.connection import Connection
+from pyspark_mq.client.connection import Connection
 from spark_tests.oracle.history import History
 
 #: A broker is away for seconds. What fails by a time limit all the same has not healed: that is a fault, not

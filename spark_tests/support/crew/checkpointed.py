@@ -11,12 +11,11 @@ from typing import Any, Final
 from mq_wire.errors import BrokerUnavailable, RunFenced
 from mq_wire.v1 import subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
-from pyspark_mq.columns import Rows as Delivered
-from pyspark_mq.columns import delivered_schema, envelope_mask
-from pyspark_mq.connection import Connection
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.reader import Fetch
-from pyspark_mq.run import Run
+from pyspark_mq.client.columns import Rows as Delivered
+from pyspark_mq.client.columns import delivered_schema, envelope_mask
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.fetch import Fetch
+from pyspark_mq.client.run import Run
 from spark_tests.oracle.history import UNORDERED
 from spark_tests.oracle.marked import Rows, rows_of
 from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
@@ -54,9 +53,6 @@ class RangeReader(Actor):
         self.queue = queue
         self._checkpoint = Checkpoint(
             subscribe_pb2.ConsumerRef(destination=queue, consumer=f"reader-{number}" if named else "")
-        )
-        self._options = BrowseOptions(
-            broker=world.address, queue=queue, prefetch_rows=2000, prefetch_bytes=1 << 20
         )
         self._stream = self.history.new_stream()
         self._read: dict[tuple[object, ...], Rows] = {}  # complete and not confirmed yet
@@ -167,7 +163,7 @@ class RangeReader(Actor):
             columns=envelope_mask(_COLUMNS),
             batch_rows_max=self.rng.choice([0, 100]),
         )
-        fetch = Fetch(self._connection, request, self._options)
+        fetch = Fetch(self._connection, request, rows_max=2000, bytes_max=1 << 20)
         fetch.start()
         taken: list[Rows] = []
         next_number = part.first

@@ -23,8 +23,8 @@ from mq_wire.errors import (
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Producer
-from pyspark_mq.connection import Connection
-from pyspark_mq.receipts import BatchReceipt, Receipt
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.receipts import BatchReceipt, Receipt
 from spark_tests.oracle.marked import Ids, ids_of, values_of
 from spark_tests.support.crew.actor import PATIENCE_S, Actor, World
 

@@ -30,11 +30,11 @@ from mq_wire.errors import (
 )
 from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
 from mq_wire.v1 import admin_pb2
-from pyspark_mq import forks
-from pyspark_mq.address import Address, proxy_of
-from pyspark_mq.arguments import seconds
-from pyspark_mq.link import Link
-from pyspark_mq.log import LOG, Outage
+from pyspark_mq.client import forks
+from pyspark_mq.client.address import Address, proxy_of
+from pyspark_mq.client.arguments import seconds
+from pyspark_mq.client.link import Link
+from pyspark_mq.client.log import LOG, Outage
 
 #: Waits between attempts double from the first to the second.
 BACKOFF_FIRST_S: Final = 0.01
@@ -104,7 +104,7 @@ class Connection:
         self._closed = False
         self._refusal: ClientClosed | None = None  # in a forked process
         self._errors: SimpleQueue[MqError | None] | None = None
-        #: For `pyspark_mq.publish_stream`: the streams that the producers of this connection share.
+        #: For `pyspark_mq.client.publish_stream`: the streams that the producers of this connection share.
         #: Each a `PublishStream`, which is built on connections.
         self.publish_streams: list[Any] = []
         forks.watch(self)

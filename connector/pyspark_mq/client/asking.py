@@ -9,8 +9,8 @@ import time
 from typing import Final, Protocol
 
 from mq_wire.errors import BrokerUnavailable, Busy, MqError, RetryLater, WrongBroker
-from pyspark_mq.address import Address
-from pyspark_mq.message import Session
+from pyspark_mq.client.address import Address
+from pyspark_mq.client.message import Session
 
 #: What a broker that can be asked has among its features.
 FEATURE: Final = "ask"

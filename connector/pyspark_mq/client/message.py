@@ -6,7 +6,7 @@ import datetime
 from typing import Any, Final
 
 from mq_wire.v1.common_pb2 import RowsHeader
-from pyspark_mq.columns import Rows
+from pyspark_mq.client.columns import Rows
 
 __all__ = ["Delivery", "Message"]
 

@@ -28,14 +28,14 @@ from mq_wire.errors import (
     StorageFailed,
 )
 from mq_wire.v1 import consume_pb2
-from pyspark_mq import forks
-from pyspark_mq.acknowledging import Acknowledgements
-from pyspark_mq.asking import FEATURE, Asking, Asks, check_broker
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.deliveries import consumed
-from pyspark_mq.log import LOG
-from pyspark_mq.message import Delivery, Session
-from pyspark_mq.outstanding import Outstanding, Ranges
+from pyspark_mq.client import forks
+from pyspark_mq.client.acknowledging import Acknowledgements
+from pyspark_mq.client.asking import FEATURE, Asking, Asks, check_broker
+from pyspark_mq.client.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq.client.deliveries import consumed
+from pyspark_mq.client.log import LOG
+from pyspark_mq.client.message import Delivery, Session
+from pyspark_mq.client.outstanding import Outstanding, Ranges
 
 #: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit
 #: at a time would make the broker's deliveries ever smaller, more time would leave more rows uncharged when

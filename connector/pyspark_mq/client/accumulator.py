@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mq_wire import envelope
 from mq_wire.errors import InvalidRecords, LimitExceeded
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RESERVED_HEADER_PREFIX
-from pyspark_mq.records import (
+from pyspark_mq.client.records import (
     PIECE_BYTES_MAX,
     Records,
     by_partition,
@@ -26,7 +26,7 @@ from pyspark_mq.records import (
     slices,
     to_piece,
 )
-from pyspark_mq.sending import OutgoingBatch, Sending, Waiter
+from pyspark_mq.client.sending import OutgoingBatch, Sending, Waiter
 
 #: What a message takes beside its value and key, in bytes: offsets, paddings, its part of the batch's header.
 ROW_OVERHEAD_BYTES: Final = 16

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from mq_wire.errors import InvalidRecords, Unsupported
 from mq_wire.limits import PRIORITY_DEFAULT
-from pyspark_mq.reader import joined
-from pyspark_mq.schema import SINK_COLUMNS
+from pyspark_mq.spark.reader import joined
+from pyspark_mq.spark.schema import SINK_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark_mq.options import SinkOptions
+    from pyspark_mq.spark.options import SinkOptions
 
 #: The JVM hands over at most 10,000 rows at a time; larger batches cost less each row.
 GATHER_ROWS: Final = 65_536

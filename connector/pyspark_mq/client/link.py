@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mq_wire.limits import RPC_BYTES_MAX
 from mq_wire.service import METHODS
-from pyspark_mq.address import is_loopback
-from pyspark_mq.forks import open_channel
+from pyspark_mq.client.address import is_loopback
+from pyspark_mq.client.forks import open_channel
 
 if TYPE_CHECKING:
     from mq_wire.v1 import admin_pb2

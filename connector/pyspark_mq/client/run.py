@@ -12,9 +12,9 @@ import grpc
 
 from mq_wire.errors import BrokerUnavailable, InternalError, MqError, RetryLater, WrongBroker
 from mq_wire.v1 import subscribe_pb2
-from pyspark_mq import forks
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.log import LOG
+from pyspark_mq.client import forks
+from pyspark_mq.client.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq.client.log import LOG
 
 #: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that
 #: fails needs a person.

@@ -40,8 +40,8 @@ from mq_wire.errors import (
 )
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, StagedSet
-from pyspark_mq.records import Piece
-from pyspark_mq.sending import NO_SEQUENCE, OutgoingBatch
+from pyspark_mq.client.records import Piece
+from pyspark_mq.client.sending import NO_SEQUENCE, OutgoingBatch
 
 #: Wait before a refused partition is tried again, doubling from the first to the second.
 _HOLD_FIRST_S: Final = 0.01

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 from mq_wire.errors import InvalidOption, Unsupported
 from mq_wire.limits import DEFAULT_ADDRESS
 from mq_wire.names import check_client_name, check_destination
-from pyspark_mq.address import Address
+from pyspark_mq.client.address import Address
 
 #: Options of later versions: refused rather than ignored.
 _NOT_YET: Final[dict[str, str]] = {

@@ -16,15 +16,21 @@ from mq_wire.errors import InvalidName, InvalidOption, InvalidRecords, MqError
 from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.names import check_client_name, check_destination
 from mq_wire.v1 import admin_pb2, produce_pb2
-from pyspark_mq import unclosed
-from pyspark_mq.accumulator import ROW_OVERHEAD_BYTES, as_bytes, check_priority, check_size, sparse_columns
-from pyspark_mq.arguments import seconds
-from pyspark_mq.connection import Connection
-from pyspark_mq.gathering import Gathering
-from pyspark_mq.receipts import BatchReceipt, Receipt
-from pyspark_mq.records import PIECE_BYTES_MAX, cut, to_piece, to_records
-from pyspark_mq.sending import OutgoingBatch, Sending
-from pyspark_mq.window import Window
+from pyspark_mq.client import unclosed
+from pyspark_mq.client.accumulator import (
+    ROW_OVERHEAD_BYTES,
+    as_bytes,
+    check_priority,
+    check_size,
+    sparse_columns,
+)
+from pyspark_mq.client.arguments import seconds
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.gathering import Gathering
+from pyspark_mq.client.receipts import BatchReceipt, Receipt
+from pyspark_mq.client.records import PIECE_BYTES_MAX, cut, to_piece, to_records
+from pyspark_mq.client.sending import OutgoingBatch, Sending
+from pyspark_mq.client.window import Window
 
 #: Sending from one batch on while the next is gathered needs room for at least two.
 _BATCHES_IN_WINDOW: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mq_wire.errors import MqError
-from pyspark_mq.records import Piece
+from pyspark_mq.client.records import Piece
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from mq_wire.errors import BrokerUnavailable, DataLost, MqError, StagedSetUnknown, StorageFailed, Unsupported
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.staged_rows import StagedRows
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.staged_rows import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +59,8 @@ class MqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages the rows of one task."""
-        from pyspark_mq.reader import Work
-        from pyspark_mq.staging import stage
+        from pyspark_mq.spark.reader import Work
+        from pyspark_mq.spark.staging import stage
 
         work = Work.of_this_task()
         if not work.query_id or work.batch_id < 0:
@@ -123,7 +123,7 @@ class MqBatchWriter(DataSourceArrowWriter):
         """
         from mq_wire.limits import PROTOCOL_VERSION
         from mq_wire.v1 import admin_pb2
-        from pyspark_mq.connection import Connection
+        from pyspark_mq.client.connection import Connection
 
         client = Connection.shared(self._options.broker).client
         _first_call(self._options, "Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
@@ -133,8 +133,8 @@ class MqBatchWriter(DataSourceArrowWriter):
         """Stages the rows of one task. Never under a query: two writes inside one foreachBatch carry the same
         query and batch.
         """
-        from pyspark_mq.reader import Work
-        from pyspark_mq.staging import stage
+        from pyspark_mq.spark.reader import Work
+        from pyspark_mq.spark.staging import stage
 
         return stage(iterator, self._options, self._planned_on, within=Work.of_this_task().query_id)
 
@@ -177,7 +177,7 @@ def commit_staged(
         BatchMismatch, CheckpointTooOld, StagedSetUnknown: see `mq_wire.errors`.
     """
     from mq_wire.v1 import produce_pb2
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.connection import Connection
 
     sets = [message for message in staged if message.rows]
     request = produce_pb2.CommitStagedRequest(
@@ -196,7 +196,7 @@ def commit_staged(
 def forget_marker(options: SinkOptions, owner: str) -> None:
     """Removes the marker of an owner that commits no more."""
     from mq_wire.v1 import produce_pb2
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.connection import Connection
 
     request = produce_pb2.ForgetMarkerRequest(owner=owner, target=options.queue)
     Connection.shared(options.broker).call(
@@ -209,7 +209,7 @@ def discard_staged(options: SinkOptions, messages: Iterable[WriterCommitMessage 
     leaves it alone.
     """
     from mq_wire.v1 import produce_pb2
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.connection import Connection
 
     tokens = [message.token for message in messages if isinstance(message, StagedRows) and message.rows]
     if tokens:
@@ -221,8 +221,8 @@ def _first_call(options: SinkOptions, method: str, request: Any) -> Any:
     """The driver's first call of a write: where the broker is absent, it fails as fast as a read, before
     tasks wait.
     """
-    from pyspark_mq.connection import Connection
-    from pyspark_mq.run import patience_s
+    from pyspark_mq.client.connection import Connection
+    from pyspark_mq.client.run import patience_s
 
     connection = Connection.shared(options.broker)
     return connection.call(method, request, retry_timeout=patience_s(connection))

@@ -17,11 +17,11 @@ from mq_wire import framing
 from mq_wire.errors import ClientClosed, InternalError, LimitExceeded, MqError, WrongBroker
 from mq_wire.limits import PUBLISH_HEADER_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishResponse
-from pyspark_mq import forks
-from pyspark_mq.connection import Connection
-from pyspark_mq.log import LOG
-from pyspark_mq.sending import OutgoingBatch, Sending
-from pyspark_mq.window import Window
+from pyspark_mq.client import forks
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.log import LOG
+from pyspark_mq.client.sending import OutgoingBatch, Sending
+from pyspark_mq.client.window import Window
 
 NEVER: Final = float("inf")
 #: Header and records of a PublishRequest.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -16,23 +14,20 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import DataLost, InvalidOption, MqError, RetryLater, StorageFailed
-from pyspark_mq.address import Address
-from pyspark_mq.options import BrowseOptions
+from mq_wire.errors import DataLost, InvalidOption
+from pyspark_mq.client.address import Address
+from pyspark_mq.spark.options import BrowseOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mq_wire.v1 import common_pb2, subscribe_pb2
-    from pyspark_mq.connection import Connection, Stream
+    from mq_wire.v1 import subscribe_pb2
 
 #: Spark takes source batches as they are: small ones cost per batch, huge ones memory.
 BATCH_ROWS_MIN: Final = 16_384
 BATCH_ROWS_MAX: Final = 65_536
 #: Ranges of one task that are on their way at the same time; more than one matters only for small ones.
 FETCHES_MAX: Final = 4
-#: How long a task goes on trying while the broker is away.
-FETCH_RETRY_S: Final = 60.0
 
 #: Task properties in which Spark says what a task works for. Missing inside Spark Connect's foreachBatch.
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -107,7 +102,8 @@ def _join_query(partition: RangePartition, options: BrowseOptions) -> None:
         SharedRange: another reader of this query has joined before.
     """
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.connection import Connection
+    from pyspark_mq.client.fetch import FETCH_RETRY_S
 
     work = Work.of_this_task()
     if not work.query_id:
@@ -137,12 +133,14 @@ def check_reachable(broker: str, planned_on: str) -> None:
 def _read_parts(
     partition: RangePartition, options: BrowseOptions, wanted: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    from pyspark_mq.columns import Rows
-    from pyspark_mq.connection import Connection
+    from pyspark_mq.client.columns import Rows
+    from pyspark_mq.client.connection import Connection
+    from pyspark_mq.client.fetch import Fetch
 
     connection = Connection.shared(options.broker)
     waiting = deque(
-        Fetch(connection, request, options) for request in _requests(partition, options, wanted.names)
+        Fetch(connection, request, options.prefetch_rows, options.prefetch_bytes)
+        for request in _requests(partition, options, wanted.names)
     )
     running: deque[Fetch] = deque()
     try:
@@ -173,7 +171,7 @@ def _requests(
     partition: RangePartition, options: BrowseOptions, names: list[str]
 ) -> Iterator[subscribe_pb2.OpenFetch]:
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.columns import envelope_mask
+    from pyspark_mq.client.columns import envelope_mask
 
     work = Work.of_this_task()
     common = subscribe_pb2.OpenFetch(
@@ -217,88 +215,3 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-class Fetch:
-    """One range of one broker partition as a stream with credit, which goes on where it broke off."""
-
-    def __init__(
-        self, connection: Connection, request: subscribe_pb2.OpenFetch, options: BrowseOptions
-    ) -> None:
-        self._connection = connection
-        self._request = request
-        self._rows_max, self._bytes_max = options.prefetch_rows, options.prefetch_bytes
-        self._outgoing: SimpleQueue[subscribe_pb2.FetchRequest | None] = SimpleQueue()
-        self._stream: Stream | None = None
-
-    def start(self) -> None:
-        """Asks for the rows from `request.first` on, so that they come while others are read."""
-        from mq_wire.v1 import subscribe_pb2
-
-        self._outgoing = SimpleQueue()
-        self._outgoing.put(
-            subscribe_pb2.FetchRequest(
-                open=self._request, credit_rows=self._rows_max, credit_bytes=self._bytes_max
-            )
-        )
-        self._stream = self._connection.stream("Fetch", iter(self._outgoing.get, None))
-
-    def close(self) -> None:
-        """Ends the stream, wherever it is."""
-        self._outgoing.put(None)
-        if self._stream is not None:
-            self._stream.cancel()
-            self._stream = None
-
-    def __iter__(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
-        from pyspark_mq.connection import GONE
-        from pyspark_mq.run import backoffs
-
-        pauses = backoffs()
-        deadline = time.monotonic() + FETCH_RETRY_S
-        while True:
-            endpoint = self._connection.endpoint
-            try:
-                for header, records in self._responses():
-                    yield header, records
-                    pauses, deadline = backoffs(), time.monotonic() + FETCH_RETRY_S
-                return
-            except (RetryLater, StorageFailed) as error:
-                self.close()
-                if time.monotonic() > deadline:
-                    raise
-                if isinstance(error, GONE):
-                    self._connection.interrupted(endpoint)
-            time.sleep(next(pauses))
-            self.start()
-
-    def _responses(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
-        import grpc
-
-        from mq_wire.v1 import subscribe_pb2
-        from pyspark_mq.deliveries import fetched
-
-        assert self._stream is not None
-        rows = size = 0  # taken and not credited again
-        answers = iter(self._stream)
-        while True:
-            try:
-                answer = next(answers)
-            except StopIteration:
-                return
-            except grpc.RpcError as error:
-                raise self._named(self._connection.error_of(error, "Fetch")) from None
-            header, records = fetched(answer)
-            # Where to go on if the stream breaks from here on.
-            self._request.first = header.first_delivery + header.rows
-            rows, size = rows + header.rows, size + len(records)
-            yield header, records
-            if 2 * rows >= self._rows_max or 2 * size >= self._bytes_max:
-                self._outgoing.put(subscribe_pb2.FetchRequest(credit_rows=rows, credit_bytes=size))
-                rows = size = 0
-
-    def _named(self, error: MqError) -> MqError:
-        request = self._request
-        return type(error)(
-            f"partition {request.partition}, numbers {request.first} to {request.last}: {error}"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_mq.sending import Sending
+from pyspark_mq.client.sending import Sending
 
 __all__ = ["BatchReceipt", "Receipt"]
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_mq.options import SinkOptions
+    from pyspark_mq.spark.options import SinkOptions
 
 
 class MqDataSource(DataSource):
@@ -31,7 +31,7 @@ class MqDataSource(DataSource):
         nothing df.write.format("mq").option("queue", "orders").mode("append").save()              # one
         transaction
 
-    Options: see `SourceOptions`, `BrowseOptions` and `SinkOptions` in `pyspark_mq.options`.
+    Options: see `SourceOptions`, `BrowseOptions` and `SinkOptions` in `pyspark_mq.spark.options`.
     """
 
     @classmethod
@@ -45,8 +45,8 @@ class MqDataSource(DataSource):
         Spark calls this at `load()`, so wrong options are refused there; with a schema of the user's it calls
         nothing before the query.
         """
-        from pyspark_mq.options import ReadOptions
-        from pyspark_mq.schema import source_ddl
+        from pyspark_mq.spark.options import ReadOptions
+        from pyspark_mq.spark.schema import source_ddl
 
         return source_ddl(ReadOptions.parse(self.options).include_headers)
 
@@ -56,8 +56,8 @@ class MqDataSource(DataSource):
         """
         _check_spark()
         from mq_wire.errors import MqError
-        from pyspark_mq.options import SourceOptions
-        from pyspark_mq.source import MqStreamReader, RefusedStreamReader
+        from pyspark_mq.spark.options import SourceOptions
+        from pyspark_mq.spark.source import MqStreamReader, RefusedStreamReader
 
         try:
             return MqStreamReader(SourceOptions.parse(self.options), schema)
@@ -68,29 +68,29 @@ class MqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the batch source."""
         _check_spark()
-        from pyspark_mq.browse import MqBatchReader
-        from pyspark_mq.options import BrowseOptions
+        from pyspark_mq.spark.browse import MqBatchReader
+        from pyspark_mq.spark.options import BrowseOptions
 
         return MqBatchReader(BrowseOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Returns the streaming sink."""
-        from pyspark_mq.sink import MqStreamWriter
+        from pyspark_mq.spark.sink import MqStreamWriter
 
         options = self._sink_options(schema, "outputMode('append')" if overwrite else "")
         return MqStreamWriter(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Returns the batch sink."""
-        from pyspark_mq.sink import MqBatchWriter
+        from pyspark_mq.spark.sink import MqBatchWriter
 
         options = self._sink_options(schema, "mode('append')" if overwrite else "")
         return MqBatchWriter(options, schema).reach_broker()
 
     def _sink_options(self, schema: StructType, remedy: str) -> SinkOptions:
         from mq_wire.errors import Unsupported
-        from pyspark_mq.options import SinkOptions
-        from pyspark_mq.schema import check_sink_schema
+        from pyspark_mq.spark.options import SinkOptions
+        from pyspark_mq.spark.schema import check_sink_schema
 
         _check_spark()
         options = SinkOptions.parse(self.options)

@@ -26,7 +26,7 @@ from mq_wire.limits import (
     RESERVED_HEADER_PREFIX,
     VALUE_BYTES_MAX,
 )
-from pyspark_mq.partitioner import partitions_of
+from pyspark_mq.client.partitioner import partitions_of
 
 #: Size of a slice of several rows that surely fits into RECORDS_BYTES_MAX when it is serialised.
 PIECE_BYTES_MAX: Final = RECORDS_BYTES_MAX - (64 << 10)

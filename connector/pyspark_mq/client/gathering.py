@@ -13,15 +13,15 @@ import uuid
 from typing import Final
 
 from mq_wire.errors import ClientClosed, InvalidRecords, SendOutcomeUnknown, SendTimeout
-from pyspark_mq import forks
-from pyspark_mq.accumulator import OpenBatch
-from pyspark_mq.arguments import seconds
-from pyspark_mq.connection import Connection
-from pyspark_mq.publish_stream import stream_for_one_more
-from pyspark_mq.publishing import Publishing
-from pyspark_mq.records import Piece
-from pyspark_mq.sending import OutgoingBatch, Sending
-from pyspark_mq.window import Window
+from pyspark_mq.client import forks
+from pyspark_mq.client.accumulator import OpenBatch
+from pyspark_mq.client.arguments import seconds
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.publish_stream import stream_for_one_more
+from pyspark_mq.client.publishing import Publishing
+from pyspark_mq.client.records import Piece
+from pyspark_mq.client.sending import OutgoingBatch, Sending
+from pyspark_mq.client.window import Window
 
 #: How often an ending process looks whether the stream that flushes is still open.
 _LOOK_S: Final = 0.1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_mq.options import BrowseOptions
-from pyspark_mq.ranges import Part, plan_tasks
-from pyspark_mq.reader import RangePartition, read_partition
-from pyspark_mq.schema import check_source_schema
+from pyspark_mq.spark.options import BrowseOptions
+from pyspark_mq.spark.ranges import Part, plan_tasks
+from pyspark_mq.spark.reader import RangePartition, read_partition
+from pyspark_mq.spark.schema import check_source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class MqBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Opens a view of the queue and cuts it into tasks."""
         from mq_wire.v1 import subscribe_pb2
-        from pyspark_mq.connection import Connection
+        from pyspark_mq.client.connection import Connection
 
         request = subscribe_pb2.OpenBrowseRequest(destination=self._options.queue)
         view = Connection.shared(self._options.broker).call("OpenBrowse", request)

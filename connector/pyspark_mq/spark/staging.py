@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from mq_wire.errors import MqError
 from mq_wire.limits import TOKEN_BYTES
 from mq_wire.v1.produce_pb2 import DiscardStagedRequest, StagedSet
-from pyspark_mq.connection import Connection
-from pyspark_mq.options import SinkOptions
-from pyspark_mq.outgoing import gathered, routed
-from pyspark_mq.producer import Producer
-from pyspark_mq.reader import check_reachable
-from pyspark_mq.staged_rows import StagedRows
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.producer import Producer
+from pyspark_mq.spark.options import SinkOptions
+from pyspark_mq.spark.outgoing import gathered, routed
+from pyspark_mq.spark.reader import check_reachable
+from pyspark_mq.spark.staged_rows import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,12 +24,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mq_wire.errors import InvalidOption, InvalidRequest, MqError, WrongBroker
-from pyspark_mq.offsets import Offsets
-from pyspark_mq.options import SourceOptions
-from pyspark_mq.ranges import Part, plan_tasks
-from pyspark_mq.reader import RangePartition, read_partition
-from pyspark_mq.schema import check_source_schema
+from mq_wire.errors import InvalidOption, MqError
+from pyspark_mq.client.boundary import Boundary
+from pyspark_mq.spark.offsets import from_json, to_json
+from pyspark_mq.spark.options import SourceOptions
+from pyspark_mq.spark.ranges import Part, plan_tasks
+from pyspark_mq.spark.reader import RangePartition, read_partition
+from pyspark_mq.spark.schema import check_source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,12 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mq_wire.v1 import subscribe_pb2
-    from pyspark_mq.run import Run
+    from pyspark_mq.client.durable_consumer import DurableConsumer
 
 logger: Final = logging.getLogger(__name__)
-
-#: Feature of brokers that know who reads what in a query.
-JOINS_QUERIES: Final = "queries"
 
 
 class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,20 +53,18 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_source_schema(schema)
         self._options = options
         self._schema = schema
-        self._run: Run | None = None
-        self._cluster_id = b""  # of the broker that gave the run
+        self._made: DurableConsumer | None = None
         self._created = False
         self._acknowledged: dict[str, Any] | None = None  # by the last plan
         self._lag: subscribe_pb2.Lag | None = None
-        # AvailableNow: log offsets to stop at, by partition
-        self._available_below: dict[int, int] | None = None
+        self._available_now = False
         self._last_batch_s: float | None = None  # monotonic
 
     # -- planning ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Returns a constant: Spark asks several times, and again on a restart with batch 0 unfinished."""
-        return Offsets().to_json()
+        return to_json(Boundary())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns maxOffsetsPerTrigger."""
@@ -78,14 +74,8 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fixes where the query ends: at what is in the queue now. A queue that does not exist has nothing,
         now and for this query.
         """
-        from mq_wire.v1 import admin_pb2
-
-        destination = self._call(
-            "DescribeDestination", admin_pb2.DescribeDestinationRequest(name=self._options.queue)
-        )
-        self._available_below = {
-            partition.partition: partition.end_offset for partition in destination.partitions
-        }
+        self._consumer.stop_at_end()
+        self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Acknowledges what lies before `start` (Spark has it in its checkpoint) and returns the end of the
@@ -93,49 +83,26 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         With nothing ready `start` itself comes back: Spark compares offsets as text.
         """
-        from mq_wire.v1 import common_pb2, subscribe_pb2
-
-        offsets = self._read_offsets(start)
+        done = self._read_offsets(start)
         max_rows, max_bytes, min_rows = self._limits(limit)
-        available_now = self._available_below is not None
-        create = offsets.initial and not available_now
+        create = done.initial and not self._available_now
         if create:
             self._create_queue()
-        request = subscribe_pb2.PlanRequest(
-            who=self._who(offsets),
-            start=common_pb2.Positions(next=dict(offsets.positions)),
+        plan = self._consumer.plan(
+            done,
             max_rows=max_rows,
             max_bytes=max_bytes,
             min_rows=min_rows,
-            bounded=available_now,
-            available_below=common_pb2.Positions(next=self._available_below or {}),
-            wait_ms=0 if available_now else self._options.idle_wait_ms,
+            wait_ms=0 if self._available_now else self._options.idle_wait_ms,
             create=create,
-            accept_data_loss=not self._options.fail_on_data_loss,
         )
-        try:
-            plan = self._call("Plan", request)
-        except WrongBroker:
-            if not offsets.initial:
-                raise
-            self._begin_anew()
-            request.who.CopyFrom(self._who(offsets))
-            request.available_below.CopyFrom(common_pb2.Positions(next=self._available_below or {}))
-            plan = self._call("Plan", request)
         self._lag, self._acknowledged = plan.lag, start
         if plan.data_loss:
             self._warn_of_loss()
-        if plan.idle:
+        if plan.end is None:
             return start
         self._last_batch_s = time.monotonic()
-        return Offsets(
-            destination=self._options.queue,
-            consumer=self._options.consumer,
-            cluster_id=plan.cluster_id,
-            destination_id=plan.destination_id,
-            incarnation=plan.incarnation,
-            positions=plan.end.next,
-        ).to_json()
+        return to_json(plan.end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Returns the lag as of the last plan, for `sources[].latestOffset` in the query's progress."""
@@ -166,7 +133,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes = limit.max_bytes
         elif isinstance(limit, ReadMinRows):
             min_rows = limit.min_rows
-        if not min_rows or self._available_below is not None:
+        if not min_rows or self._available_now:
             return max_rows, max_bytes, 0
         # As in Kafka's connector: the first trigger does not wait, and each delay that has gone by starts
         # anew.
@@ -180,26 +147,17 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Opens the range for this run, which freezes what is delivered, and cuts it into tasks."""
-        from mq_wire.v1 import common_pb2, subscribe_pb2
-
         first, last = self._read_offsets(start), self._read_offsets(end)
-        who = self._who(last)
         if last.initial:  # Spark runs batch 0 of a new query also where nothing was ready
-            return self._probe(who)
-        request = subscribe_pb2.OpenRangeRequest(
-            who=who,
-            start=common_pb2.Positions(next=dict(first.positions)),
-            end=common_pb2.Positions(next=dict(last.positions)),
-            accept_data_loss=not self._options.fail_on_data_loss,
-        )
-        opened = self._call("OpenRange", request)
+            return self._probe(self._consumer.who(last))
+        opened = self._consumer.open(first, last)
         if opened.data_loss:
             self._warn_of_loss()
         parts = (Part(part.partition, part.first, part.last, part.rows, part.bytes) for part in opened.parts)
         tasks = plan_tasks(parts, self._options.min_partitions, self._options.max_records_per_partition)
         if first.initial and not tasks:
-            return self._probe(who)
-        host, named = socket.gethostname(), who.SerializeToString()
+            return self._probe(opened.who)
+        host, named = socket.gethostname(), opened.who.SerializeToString()
         return [
             RangePartition(tuple((p.partition, p.first, p.last) for p in task), planned_on=host, who=named)
             for task in tasks
@@ -212,13 +170,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first batch, would only be found when both get some, and then rows of the batches before are lost to
         one of them.
         """
-        from mq_wire.limits import PROTOCOL_VERSION
-        from mq_wire.v1 import admin_pb2
-        from pyspark_mq.connection import Connection
-
-        client = Connection.shared(self._options.broker).client
-        hello = self._call("Hello", admin_pb2.HelloRequest(client=client, protocol=PROTOCOL_VERSION))
-        if JOINS_QUERIES not in hello.features:
+        if not self._consumer.joins_queries:
             return []
         return [RangePartition((), planned_on=socket.gethostname(), who=who.SerializeToString())]
 
@@ -239,105 +191,49 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledges everything before `end`, where the plan that Spark asks for first has not done it."""
-        from mq_wire.v1 import common_pb2, subscribe_pb2
-
-        offsets = self._read_offsets(end)
-        if not offsets.initial and end != self._acknowledged:
-            positions = common_pb2.Positions(next=dict(offsets.positions))
-            self._call(
-                "AcknowledgeRange",
-                subscribe_pb2.AcknowledgeRangeRequest(who=self._who(offsets), end=positions),
-            )
+        done = self._read_offsets(end)
+        if not done.initial and end != self._acknowledged:
+            self._consumer.acknowledge(done)
 
     def stop(self) -> None:
         """Ends the run. Spark does not always call this; the end of the process does the same."""
-        if self._run is not None:
-            self._run.close()
+        if self._made is not None:
+            self._made.close()
 
     # -- the broker ----------------------------------------------------------------------------------------
 
-    def _call(self, method: str, request: Any) -> Any:
-        from pyspark_mq.connection import Connection
-        from pyspark_mq.run import patience_s
+    @property
+    def _consumer(self) -> DurableConsumer:
+        from pyspark_mq.client.connection import Connection
+        from pyspark_mq.client.durable_consumer import DurableConsumer
 
-        connection = Connection.shared(self._options.broker)
-        return connection.call(method, request, retry_timeout=patience_s(connection))
-
-    def _who(self, offsets: Offsets) -> subscribe_pb2.ConsumerRef:
-        from mq_wire.v1 import subscribe_pb2
-
-        try:
-            number = self._hold_run()
-        except (WrongBroker, InvalidRequest) as error:  # what brokers say of a run that is not theirs
-            if not offsets.initial:
-                self._check_broker(offsets, error)
-                raise
-            self._begin_anew()
-            number = self._hold_run()
-        return subscribe_pb2.ConsumerRef(
-            destination=self._options.queue,
-            # Before there are offsets the run says which broker is meant: its number is somebody else's at
-            # another one.
-            cluster_id=offsets.cluster_id or self._cluster_id,
-            destination_id=offsets.destination_id,
-            consumer=self._options.consumer,
-            incarnation=offsets.incarnation,
-            run=number,
-        )
-
-    def _hold_run(self) -> int:
-        from pyspark_mq.connection import Connection
-        from pyspark_mq.run import Run
-
-        connection = Connection.shared(self._options.broker)
-        if self._run is None:
-            self._run = Run(connection)
-        number = self._run.number()
-        if not self._cluster_id:
-            self._cluster_id = connection.cluster_id
-        return number
-
-    def _check_broker(self, offsets: Offsets, cause: MqError) -> None:
-        from pyspark_mq.connection import Connection
-
-        there = Connection.shared(self._options.broker).cluster_id
-        if there != offsets.cluster_id:
-            raise WrongBroker(
-                f"the checkpoint belongs to broker {offsets.cluster_id.hex()}, and at "
-                f"{self._options.broker} is {there.hex()}: correct "
-                "option broker, or start with another checkpoint"
-            ) from cause
-
-    def _begin_anew(self) -> None:
-        """Takes a run of the broker that is at the address now: this reader has nothing yet that belongs to
-        another one.
-        """
-        if self._run is not None:
-            self._run.close()
-        self._run, self._cluster_id = None, b""
-        if self._available_below is not None:
-            self.prepareForTriggerAvailableNow()
+        if self._made is None:
+            options = self._options
+            self._made = DurableConsumer(
+                Connection.shared(options.broker),
+                options.queue,
+                options.consumer,
+                accept_data_loss=not options.fail_on_data_loss,
+            )
+        return self._made
 
     def _create_queue(self) -> None:
         """Creates the queue where it is missing, and says so: a misspelt name would wait for rows for
         ever.
         """
-        from mq_wire.v1 import admin_pb2
-
         if not self._created:
-            request = admin_pb2.DescribeDestinationRequest(name=self._options.queue, create=True)
-            if self._call("DescribeDestination", request).created:
+            if self._consumer.create_queue():
                 logger.info(
                     "queue %r did not exist: created at %s", self._options.queue, self._options.broker
                 )
             self._created = True
 
-    def _read_offsets(self, value: dict[str, Any]) -> Offsets:
-        offsets = Offsets.from_json(value)
-        if not offsets.initial:
+    def _read_offsets(self, value: dict[str, Any]) -> Boundary:
+        boundary = from_json(value)
+        if not boundary.initial:
             for option, given, stored in (
-                ("queue", self._options.queue, offsets.destination),
-                ("consumer", self._options.consumer, offsets.consumer),
+                ("queue", self._options.queue, boundary.destination),
+                ("consumer", self._options.consumer, boundary.consumer),
             ):
                 if given != stored:
                     raise InvalidOption(
@@ -345,7 +241,7 @@ class MqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{stored!r}, or start with "
                         "another checkpoint"
                     )
-        return offsets
+        return boundary
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from mq_wire.v1 import consume_pb2
-from pyspark_mq.outstanding import Ranges
+from pyspark_mq.client.outstanding import Ranges
 
 #: Acknowledgements are gathered so long, unless there are enough of them before.
 _LINGER_S: Final = 0.005

@@ -13,11 +13,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from mq_wire.errors import MqError
-from pyspark_mq import forks
-from pyspark_mq.log import LOG
+from pyspark_mq.client import forks
+from pyspark_mq.client.log import LOG
 
 if TYPE_CHECKING:
-    from pyspark_mq.gathering import Gathering
+    from pyspark_mq.client.gathering import Gathering
 
 #: How long the end of a process is held up, at most, for all of them together.
 _EXIT_S: Final = 10.0

@@ -21,10 +21,10 @@ import grpc
 from mq_wire import framing
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError
 from mq_wire.v1.produce_pb2 import PublishResponse
-from pyspark_mq.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.forks import keep_for_ever
-from pyspark_mq.log import LOG
-from pyspark_mq.publishing import NEVER, Publishing, Request
+from pyspark_mq.client.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq.client.forks import keep_for_ever
+from pyspark_mq.client.log import LOG
+from pyspark_mq.client.publishing import NEVER, Publishing, Request
 
 #: More streams would share the work of the broker's threads, but not of this process's one interpreter.
 _STREAMS_MAX: Final = 4

@@ -18,14 +18,14 @@ from mq_wire.errors import ClientClosed, InvalidRequest, MqError, SendOutcomeUnk
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
-from pyspark_mq import forks
-from pyspark_mq.arguments import check_count, check_timeout
-from pyspark_mq.asking import Waiting, wait_time
-from pyspark_mq.columns import delivered_schema
-from pyspark_mq.connection import Connection
-from pyspark_mq.consuming import Consuming
-from pyspark_mq.message import Delivery, Message, Session
-from pyspark_mq.outstanding import Offsets, Ranges
+from pyspark_mq.client import forks
+from pyspark_mq.client.arguments import check_count, check_timeout
+from pyspark_mq.client.asking import Waiting, wait_time
+from pyspark_mq.client.columns import delivered_schema
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.consuming import Consuming
+from pyspark_mq.client.message import Delivery, Message, Session
+from pyspark_mq.client.outstanding import Offsets, Ranges
 
 #: ActiveMQ's default for queues.
 PREFETCH_DEFAULT: Final = 1000

@@ -1,0 +1,1 @@
+"""The Spark source and sink. They stand on `pyspark_mq.client`, which knows nothing of them."""
