@@ -9,8 +9,8 @@ from uuid import UUID
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import Frame
+from mq_broker.journal.packs import manifest_name, pack_name
 from mq_broker.journal.segments import decode_header, segment_name
-from mq_broker.journal.snapshots import manifest_name, pack_name
 from mq_broker.repair.findings import Finding
 from mq_broker.repair.salvage import Relabelled
 from mq_wire.errors import DataDirectoryUnusable, JournalDamaged

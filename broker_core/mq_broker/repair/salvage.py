@@ -18,9 +18,10 @@ import numpy as np
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile
 from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKind, Place, Reading
+from mq_broker.journal.packs import Manifest, pack_name
 from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
-from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
+from mq_broker.journal.snapshots import SnapshotStore
 from mq_wire.checksum import crc32
 from mq_wire.errors import JournalDamaged
 
@@ -231,7 +232,7 @@ class SnapshotSalvage(SnapshotStore):
         self.found: list[Snapshot] = []
         for number in self._numbers("manifest-", ".mqm")[::-1]:
             try:
-                manifest = self._read_manifest(number)
+                manifest = self._packs.manifest(number)
             except JournalDamaged as error:
                 self.found.append(Snapshot(number, None, (), (_told(error),)))
                 continue
@@ -246,7 +247,7 @@ class SnapshotSalvage(SnapshotStore):
 
     def part(self, manifest: Manifest, key: str) -> bytes:
         """Returns one part; raises JournalDamaged."""
-        ((_, body),) = self._parts(manifest, {key: manifest.parts[key]})
+        ((_, body),) = self._packs.parts(manifest, {key: manifest.parts[key]})
         return body
 
 
