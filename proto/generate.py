@@ -1,8 +1,7 @@
-"""Generates the Python stubs beside the .proto files, with the oldest grpcio-tools and protobuf that are
-promised.
+"""Generates the Python stubs beside the .proto files, with the oldest supported grpcio-tools and protobuf.
 
-The tools live in a virtual environment of their own (.venv-protos), so that nobody's protobuf is downgraded.
-With --check nothing is written: what would be generated is compared with what is there.
+The tools are installed into a virtual environment of their own (.venv-protos), so that no other environment
+gets an older protobuf. --check writes nothing and compares the committed stubs with freshly generated ones.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ TOOLS = PROJECT / ".venv-protos"
 
 
 def tools_python() -> pathlib.Path:
-    """The Python of the tool environment, made on first use from the group `protos` of pyproject.toml."""
+    """Returns the Python of .venv-protos. Creates the environment from the group `protos` of pyproject.toml
+    if it is missing or older than pyproject.toml.
+    """
     python = TOOLS / "bin" / "python"
     ready = TOOLS / ".ready"
     if not ready.exists() or ready.stat().st_mtime < (PROJECT / "pyproject.toml").stat().st_mtime:
@@ -38,8 +39,8 @@ def tools_python() -> pathlib.Path:
 
 
 def generate(target: pathlib.Path) -> None:
-    """Writes the stubs of every .proto below `target`. There are no _pb2_grpc files: mq_wire.service reads
-    the descriptor.
+    """Writes the stubs of all .proto files below `target`. _pb2_grpc files are not needed: mq_wire.service
+    reads the descriptor.
     """
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "mq_wire").rglob("*.proto"))
     command = [
@@ -55,7 +56,7 @@ def generate(target: pathlib.Path) -> None:
 
 
 def differences(fresh: pathlib.Path) -> list[str]:
-    """The stubs under the source root that are not what `fresh` has."""
+    """Returns the paths of stubs that differ between the source root and `fresh`, or that only one has."""
     expected = {
         path.relative_to(fresh): path.read_text(encoding="utf-8") for path in fresh.rglob("*_pb2.py*")
     }
@@ -67,11 +68,11 @@ def differences(fresh: pathlib.Path) -> list[str]:
 
 
 def main() -> int:
-    """Returns the exit code: 1 where --check found a difference."""
+    """Returns the exit code: 1 if --check found a difference, otherwise 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="compare only; exit code 1 on a difference")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the stubs differ")
     if not parser.parse_args().check:
         generate(ROOT)
         return 0
@@ -80,7 +81,7 @@ def main() -> int:
         generate(fresh)
         wrong = differences(fresh)
     for path in wrong:
-        sys.stderr.write(f"proto/{path} is not what its .proto gives: run `make protos`\n")
+        sys.stderr.write(f"proto/{path} does not match its .proto file: run `make protos`\n")
     return 1 if wrong else 0
 
 

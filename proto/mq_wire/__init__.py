@@ -1,3 +1,1 @@
-"""What travels between clients and broker: messages, the envelope of a record batch, errors, limits,
-names.
-"""
+"""What clients and broker share: messages, the envelope of a record batch, errors, limits and names."""

@@ -1,8 +1,7 @@
-"""The checksum of everything on disk and on the wire: zlib's CRC-32, computed by ISA-L, which takes a tenth
-of zlib's time.
+"""The checksum used on disk and on the wire: zlib's CRC-32, computed by ISA-L in a tenth of zlib's time.
 
-Every row is checked when it is sent, when it arrives and each time it is read: with zlib that was most of
-what reading cost.
+Every row is checked when it is sent, when it arrives and each time it is read. With zlib, checksums took most
+of the time of reading.
 """
 
 from __future__ import annotations

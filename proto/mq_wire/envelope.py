@@ -1,9 +1,9 @@
-"""Envelope v1: the columns of a message, and record batches of them as hostile bytes.
+"""Envelope version 1: the columns of a message, and decoding of record batches from untrusted bytes.
 
-A batch holds only the columns that it has: a presence mask (bit i = COLUMNS[i]) says which, in this order, so
-absent columns cost nothing. Bytes from the wire are decoded with *our* schema for the mask, never with the
-sender's, and only after their metadata was checked against their length: one crafted Arrow offset can end the
-process, and one compressed buffer can fill its memory.
+A batch need not have all columns. Its presence mask says which it has (bit i = COLUMNS[i]), always in this
+order; absent columns take no bytes. Bytes from the wire are decoded with *our* schema for the mask, never
+with the sender's. Before decoding, their metadata is checked against their length: one crafted Arrow offset
+can crash the process, and one compressed buffer can fill its memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADERS_TYPE: Final = pa.list_(
 )
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
-#: Version 1, for ever: columns are only ever added at the end.
+#: Version 1 never changes, except that columns may be added at the end.
 COLUMNS: Final[tuple[pa.Field, ...]] = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary(), nullable=False),
@@ -44,11 +44,10 @@ COLUMNS: Final[tuple[pa.Field, ...]] = (
 BIT: Final[dict[str, int]] = {field.name: 1 << i for i, field in enumerate(COLUMNS)}
 KEY, VALUE, HEADERS, PRIORITY = BIT["key"], BIT["value"], BIT["headers"], BIT["priority"]
 ALL_COLUMNS: Final = (1 << len(COLUMNS)) - 1
-#: What a calendar knows: years 1 to 9999. Other times would be stored, and end every consumer that looks at
-#: one.
+#: Years 1 to 9999. Python's datetime has no other years: a consumer would fail when it reads such a time.
 TIME_US_MIN: Final = -62_135_596_800_000_000
 TIME_US_MAX: Final = 253_402_300_799_999_999
-#: In the format from the first day, acted upon by later versions: refused until then rather than ignored.
+#: Columns that have bits but no implementation yet. Brokers without the feature refuse them.
 NOT_YET: Final = BIT["expires_at"] | BIT["deliver_at"] | BIT["group_id"] | BIT["persistent"]
 
 _SCHEMAS: Final[dict[int, pa.Schema]] = {}
@@ -59,34 +58,36 @@ def schema_of(columns: int) -> pa.Schema:
 
     Raises:
         Unsupported: the mask has columns of a newer envelope.
-        InvalidRecords: the mask has no value.
+        InvalidRecords: the mask lacks the column `value`.
     """
     schema = _SCHEMAS.get(columns)
     if schema is None:
         if columns & ~ALL_COLUMNS:
             raise Unsupported(
-                f"envelope columns {columns:#x} hold bits beyond {ALL_COLUMNS:#x}: update this side of the "
-                f"connection"
+                f"envelope columns {columns:#x} hold bits beyond {ALL_COLUMNS:#x}, the known ones: "
+                "update this side of the connection"
             )
         if not columns & VALUE:
-            raise InvalidRecords(f"envelope columns {columns:#x} have no value: every message needs one")
+            raise InvalidRecords(
+                f"envelope columns {columns:#x} do not include 'value': every message needs a value"
+            )
         schema = _SCHEMAS[columns] = pa.schema([field for i, field in enumerate(COLUMNS) if columns >> i & 1])
     return schema
 
 
 def columns_of(schema: pa.Schema) -> int:
-    """Returns the presence mask of a batch whose fields are envelope columns in envelope order."""
+    """Returns the presence mask of a schema whose fields are envelope columns."""
     return sum(BIT[name] for name in schema.names)
 
 
 def encode(batch: pa.RecordBatch) -> pa.Buffer:
-    """Returns `batch` as one Arrow IPC message, without schema and without compression. Slices are cut to
-    what they show.
+    """Returns `batch` as one uncompressed Arrow IPC message without schema. A slice takes only its own
+    bytes.
     """
     at = batch.schema.get_field_index("headers")
     if at >= 0 and batch.column(at).offset == 0 and batch.num_rows and batch.column(at).offsets[0].as_py():
-        # Arrow 18 writes lists that begin behind their first value wrongly, unless they are a slice: copy
-        # them to the front.
+        # Arrow 18 writes a list column wrongly when its first offset is not 0 and it is not a slice. A copy
+        # has offset 0.
         batch = batch.set_column(
             at, batch.schema.field(at), batch.column(at).take(pa.array(np.arange(batch.num_rows)))
         )
@@ -94,19 +95,20 @@ def encode(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def decode(records: pa.Buffer | bytes | memoryview, columns: int, rows: int) -> pa.RecordBatch:
-    """Returns the record batch in `records`, without copying it. Nothing of it can harm the process.
+    """Returns the record batch in `records`, fully validated and without copying it.
 
     Raises:
-        LimitExceeded: more than RECORDS_BYTES_MAX bytes or RECORDS_ROWS_MAX rows, or more than
-            HEADERS_PER_ROW_MAX headers in a row.
-        InvalidRecords: not an uncompressed record batch of exactly these columns and rows; null values;
-            priorities outside 0-9.
+        LimitExceeded: more than RECORDS_BYTES_MAX bytes or RECORDS_ROWS_MAX rows, or a row with more than
+            HEADERS_PER_ROW_MAX headers.
+        InvalidRecords: not an uncompressed record batch of exactly these columns and rows; a null where none
+            is allowed; a priority outside 0 to 9; a time outside the years 1 to 9999.
+        Unsupported: the mask has columns of a newer envelope.
     """
     buffer = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
     if buffer.size > RECORDS_BYTES_MAX:
         raise LimitExceeded(
-            f"a record batch of {buffer.size} bytes is over the limit of {RECORDS_BYTES_MAX}: send smaller "
-            f"batches"
+            f"a record batch of {buffer.size} bytes is over the limit of {RECORDS_BYTES_MAX}: "
+            "send smaller batches"
         )
     if not 0 < rows <= RECORDS_ROWS_MAX:
         raise LimitExceeded(
@@ -126,13 +128,15 @@ def decode(records: pa.Buffer | bytes | memoryview, columns: int, rows: int) -> 
 
 
 def decode_trusted(records: pa.Buffer, columns: int) -> pa.RecordBatch:
-    """Returns the record batch in bytes that `decode` has accepted before and whose checksum still holds."""
+    """Returns the record batch in `records` without validation. Only for bytes that `decode` accepted when
+    they arrived and whose checksum is still right.
+    """
     return pa.ipc.read_record_batch(_without_custom_metadata(records), schema_of(columns))
 
 
 def is_plain(records: pa.Buffer, columns: int) -> bool:
-    """Whether bytes that `decode` of any version has accepted before may leave as they are: version 0.1.0
-    stored what is refused now.
+    """Whether stored bytes may be sent to clients unchanged. False for some batches that version 0.1.0
+    accepted and that `decode` refuses today.
     """
     view = memoryview(records)
     try:
@@ -147,8 +151,8 @@ def is_plain(records: pa.Buffer, columns: int) -> bool:
 
 
 def _without_custom_metadata(records: pa.Buffer) -> pa.Buffer:
-    """Returns the message without its custom metadata, which version 0.1.0 stored: Arrow would make gigabytes
-    of a megabyte of it.
+    """Returns the message without its custom metadata. Version 0.1.0 stored such metadata, and Arrow takes
+    gigabytes of memory to read a megabyte of it.
     """
     view = memoryview(records)
     table = _Table.root(view[8 : 8 + _read(view, "<I", 4)])
@@ -177,8 +181,8 @@ def _check_contents(batch: pa.RecordBatch, rows: int) -> None:
             low, high = pc.min_max(column.view(pa.int64())).as_py().values()
             if low is not None and (low < TIME_US_MIN or high > TIME_US_MAX):
                 raise InvalidRecords(
-                    f"column {field.name!r} has a time {low if low < TIME_US_MIN else high} us from 1970, "
-                    f"outside of the years 1 to 9999"
+                    f"column {field.name!r} has the time {low if low < TIME_US_MIN else high} us since 1970, "
+                    "which is outside the years 1 to 9999"
                 )
 
 
@@ -193,10 +197,10 @@ def _check_headers(column: pa.ListArray) -> None:
         )
 
 
-# Arrow IPC metadata is a flatbuffer: Message{version, header_type, header: RecordBatch, bodyLength},
-# RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression, ...}
-# (Message.fbs). What may be behind those is refused: Arrow makes objects of it, thousands of times larger
-# than its bytes.
+# Arrow IPC metadata is a flatbuffer (Message.fbs): Message{version, header_type, header: RecordBatch,
+# bodyLength}, RecordBatch{length, nodes: [{length, null_count}], buffers: [{offset, length}], compression,
+# ...}. Later fields are refused: Arrow makes objects of them that are thousands of times larger than their
+# bytes.
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
 _CUSTOM_METADATA: Final = 4
@@ -206,7 +210,12 @@ _BUFFERS_OF: Final[dict[pa.DataType, int]] = {HEADERS_TYPE: 2 + 1 + 3 + 3, pa.bi
 
 
 def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
-    """Refuses what Arrow's reader would allocate, decompress or follow beyond the message."""
+    """Refuses metadata that would make Arrow's reader allocate too much, decompress, or read beyond the
+    message.
+
+    Raises:
+        InvalidRecords: with the reason.
+    """
     try:
         continuation, length = struct.unpack_from("<II", message, 0)
         body_bytes = len(message) - 8 - length
@@ -218,12 +227,12 @@ def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
         if table.scalar(3, "<q", 0) != body_bytes:
             _refuse(f"its body is {body_bytes} bytes long, its metadata says {table.scalar(3, '<q', 0)}")
         if table.has_from(_CUSTOM_METADATA):
-            _refuse("it has metadata of its own: send it without")
+            _refuse("it has custom metadata: send it without custom metadata")
         batch = table.table(2)
         if batch.has(_COMPRESSION):
             _refuse("it is compressed: send it uncompressed")
         if batch.has_from(_COMPRESSION + 1):
-            _refuse("it has fields that the envelope does not know: send it without")
+            _refuse("its metadata has fields behind `compression`: send it without them")
         if batch.scalar(0, "<q", 0) != rows:
             _refuse(f"it claims {batch.scalar(0, '<q', 0)} rows, its header says {rows}")
         nodes, buffers = batch.pairs(1), batch.pairs(2)
@@ -241,7 +250,7 @@ def _check_metadata(message: memoryview, rows: int, schema: pa.Schema) -> None:
         _refuse("a buffer reaches beyond the body")
     filled = sorted((offset, offset + size) for offset, size in buffers if size)
     if any(start < end for (_, end), (start, _) in itertools.pairwise(filled)):
-        _refuse("two buffers share bytes: delivered, they would be many times as large")
+        _refuse("two buffers share bytes: give every buffer its own bytes")
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -249,7 +258,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 class _Table:
-    """One flatbuffer table; every access is checked against the buffer by struct."""
+    """One flatbuffer table. Every access is checked against the size of the buffer."""
 
     __slots__ = ("_at", "_data", "_slots", "_vtable")
 
@@ -270,11 +279,13 @@ class _Table:
         return self._field(slot) != 0
 
     def has_from(self, slot: int) -> bool:
-        """Whether any field from this slot on is there."""
+        """Whether the table has this slot or any slot after it."""
         return any(self.has(at) for at in range(slot, self._slots))
 
     def entry(self, slot: int) -> int:
-        """Returns where the table says where the field is."""
+        """Returns the position of the slot's entry in the vtable. The entry holds the position of the
+        field.
+        """
         return self._vtable + 4 + 2 * slot
 
     def scalar(self, slot: int, form: str, default: int) -> int:

@@ -6,47 +6,47 @@
     │   ├── OutOfOrder            a batch before this one was refused or is missing
     │   ├── StoreFull             the broker's disk is full: consume, acknowledge, or add space
     │   └── Busy                  a bound of the broker is reached: too many streams, requests ...
-    ├── FixTheCall            the call is wrong and stays wrong (also a ValueError)
+    ├── FixTheCall            the call is wrong; repeating it does not help (also a ValueError)
     │   ├── InvalidName           destination, producer or consumer name
     │   ├── InvalidOption         option of the Spark source or sink, or setting of the broker
-    │   ├── InvalidRecords        record batch with another schema, hostile offsets, nulls, priorities outside
-    0-9 ... │   ├── LimitExceeded         larger, longer or more than the broker takes
+    │   ├── InvalidRecords        records with another schema, nulls, hostile offsets, wrong priorities ...
+    │   ├── LimitExceeded         larger, longer or more than the broker takes
     │   ├── InvalidRequest        a request that contradicts itself or the protocol
     │   ├── Unsupported           a feature or version that this broker (or pyspark) does not have
-    │   ├── UnknownDestination    not there, and not to be created on first use
-    │   ├── DestinationExists     with another number of partitions
+    │   ├── UnknownDestination    there is no such destination, and this call does not create it
+    │   ├── DestinationExists     the destination exists with another number of partitions
     │   ├── UnknownProducer       sequence above 0 from a producer that the broker does not know
     │   ├── SequenceReused        a sequence came again with other content
-    │   ├── OutOfWindow           a sequence below all that the audit still remembers
+    │   ├── OutOfWindow           a sequence older than everything that the duplicate audit remembers
     │   ├── NotAssigned           acknowledgement of rows that this consumer does not hold
     │   └── SharedRange           one query has two readers of one queue: read once, reuse the DataFrame
-    ├── Replaced              somebody newer took over: stop, or start anew
+    ├── Replaced              a newer producer, run, checkpoint or writer took over: stop, or start anew
     │   ├── ProducerFenced        a newer epoch of this producer name
     │   ├── RunFenced             a newer run of this consumer
     │   ├── IncarnationSuperseded the consumer lives on under another checkpoint, or was released
     │   ├── EpochFenced           a newer writer of this query's batch
-    │   └── SessionClosed         the stream that these deliveries came from is gone
-    ├── StateMismatch         checkpoint and broker disagree: a human must look
+    │   └── SessionClosed         the stream that delivered these rows has ended
+    ├── StateMismatch         checkpoint and broker disagree: a person must decide
     │   ├── WrongBroker           offsets, or a run, of another broker
     │   ├── DestinationRecreated  offsets of a destination that was deleted and created again
     │   ├── CheckpointTooOld      the checkpoint is older than the queue, or lost its last batches
-    │   ├── OffsetsUnknown        numbers that this broker never gave: restored from a backup?
-    │   ├── DataLost              rows that were asked for are no longer kept
+    │   ├── OffsetsUnknown        numbers that this broker never gave; perhaps it was restored from a backup
+    │   ├── DataLost              requested rows are no longer kept
     │   ├── BatchMismatch         a committed batch came again with another number of rows
-    │   └── StagedSetUnknown      a commit names sets that are not there, or are not whole
-    ├── Undelivered           only in clients: what became of a send
-    │   ├── SendTimeout           it never left, and will not be sent later
-    │   ├── SendOutcomeUnknown    it left, and no answer came: stored or not
+    │   └── StagedSetUnknown      a commit names staged sets that do not exist or are incomplete
+    ├── Undelivered           only in clients: a message was not confirmed
+    │   ├── SendTimeout           it was never sent, and will not be sent later
+    │   ├── SendOutcomeUnknown    it was sent, and no answer came: it may be stored or not
     │   └── ClientClosed          producer, consumer or connection is closed
-    └── BrokerFault           the broker itself is in trouble: its operator must look
+    └── BrokerFault           the broker has failed: its operator must look
         ├── StorageFailed         a write or sync failed; the broker stops and recovers from disk
-        ├── DataDirectoryInUse    another broker process holds it
-        ├── DataDirectoryUnusable unknown version, or not one of ours
+        ├── DataDirectoryInUse    another broker process uses the data directory
+        ├── DataDirectoryUnusable the data directory has an unknown version, or was not made by a broker
         ├── JournalDamaged        bytes before acknowledged data are damaged
         └── InternalError         a bug: please report it
 
-`TABLE` maps each error that travels to its stable code and gRPC status, both ways. Errors of one process only
-have no code.
+`TABLE` has every error that is sent over the wire, with its gRPC status; `code` is its stable code. Errors
+that never leave their process have no code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from typing import ClassVar, Final
 
 
 class MqError(Exception):
-    """Base of all. `code` is stable and machine-readable; the text names the thing, the value and the
-    remedy.
+    """Base class of all errors. `code` is stable, for programs. The text is for people: it names the thing,
+    the value and the remedy.
     """
 
     code: ClassVar[str] = ""
@@ -67,23 +67,23 @@ class RetryLater(MqError):
 
 
 class FixTheCall(MqError, ValueError):
-    """The call is wrong and stays wrong."""
+    """The call is wrong; repeating it does not help."""
 
 
 class Replaced(MqError):
-    """Somebody newer took over."""
+    """A newer producer, run, checkpoint or writer took over."""
 
 
 class StateMismatch(MqError):
-    """What the caller remembers and what the broker holds do not fit together."""
+    """What the caller remembers does not match what the broker holds."""
 
 
 class Undelivered(MqError):
-    """What became of a send, told by the client alone."""
+    """A message was not confirmed. Only clients raise it; no broker sends it."""
 
 
 class BrokerFault(MqError):
-    """The broker is in trouble."""
+    """The broker has failed; its operator must look."""
 
 
 class BrokerUnavailable(RetryLater, ConnectionError):
@@ -117,7 +117,7 @@ class InvalidName(FixTheCall):
 
 
 class InvalidOption(FixTheCall):
-    """An option or setting with a value that is not allowed, or one that does not exist."""
+    """An option or setting that does not exist, or a value that is not allowed."""
 
 
 class InvalidRecords(FixTheCall):
@@ -145,7 +145,7 @@ class Unsupported(FixTheCall):
 
 
 class UnknownDestination(FixTheCall):
-    """There is no such destination, and it is not to be created on first use."""
+    """There is no such destination, and this call does not create it."""
 
     code = "UNKNOWN_DESTINATION"
 
@@ -169,9 +169,7 @@ class SequenceReused(FixTheCall):
 
 
 class OutOfWindow(FixTheCall):
-    """A sequence below all that the duplicate audit still remembers: it cannot be told whether it was
-    stored.
-    """
+    """A sequence older than all that the duplicate audit remembers: whether it was stored is not known."""
 
     code = "OUT_OF_WINDOW"
 
@@ -261,11 +259,11 @@ class StagedSetUnknown(StateMismatch):
 
 
 class SendTimeout(Undelivered, TimeoutError):
-    """The message never left the client within the time allowed, and will not be sent later."""
+    """The message was not sent within the time allowed, and will not be sent later."""
 
 
 class SendOutcomeUnknown(Undelivered, TimeoutError):
-    """The message left and no answer came within the time allowed: it may be stored or not."""
+    """The message was sent and no answer came within the time allowed: it may be stored or not."""
 
 
 class ClientClosed(Undelivered):
@@ -279,11 +277,11 @@ class StorageFailed(BrokerFault):
 
 
 class DataDirectoryInUse(BrokerFault):
-    """Another broker process holds the data directory."""
+    """Another broker process uses the data directory."""
 
 
 class DataDirectoryUnusable(BrokerFault):
-    """The data directory has an unknown version, or is not one of ours."""
+    """The data directory has an unknown version, or was not made by a broker."""
 
 
 class JournalDamaged(BrokerFault):
@@ -298,7 +296,7 @@ class InternalError(BrokerFault):
     code = "INTERNAL"
 
 
-#: Error class -> name of its gRPC status. Together with `code` this is the one table of errors that travel.
+#: Error class -> name of its gRPC status. Every error that is sent over the wire is here.
 TABLE: Final[dict[type[MqError], str]] = {
     BrokerUnavailable: "UNAVAILABLE",
     OutOfOrder: "ABORTED",
@@ -340,7 +338,7 @@ _BY_CODE: Final[dict[str, type[MqError]]] = {error.code: error for error in TABL
 
 
 def from_code(code: str, message: str) -> MqError:
-    """Returns the error that `code` stands for; a code of a newer broker becomes an `InternalError` that
+    """Returns the error with this code. An unknown code, from a newer broker, becomes an `InternalError` that
     names it.
     """
     error = _BY_CODE.get(code)

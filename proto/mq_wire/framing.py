@@ -1,9 +1,9 @@
-"""Messages of two fields, a small header and large records, read and written without copying the records
-twice.
+"""Reads and writes protobuf messages of a small header and large records, with fewer copies of the records.
 
 Every data message of `mq.v1` is `{Header header = 1; bytes records = 2;}`. Generated code copies the records
-once to set and once to serialise them; writing the two tags by hand copies once, and reading by hand not at
-all. Any protobuf implementation reads what `join` writes; `split` reads what any writes, in any order.
+twice to write a message: once to set the field and once to serialise it. `join` copies them once; `split`
+does not copy. Any protobuf implementation reads what `join` writes, and `split` reads what any implementation
+writes, with the fields in any order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Buffer = bytes | bytearray | memoryview
 _HEADER_TAG: Final = 0x0A
 _RECORDS_TAG: Final = 0x12
 _EMPTY: Final = memoryview(b"")
-#: Fields of one message: the two, and what later versions may add. Millions of empty ones would take seconds
-#: to skip.
+#: Most fields of one message: header, records, and fields that later versions may add. Without a bound, a
+#: message of millions of empty fields would take seconds to skip.
 _FIELDS_MAX: Final = 64
 
 
 def join(header: bytes, records: Buffer = b"") -> bytes:
-    """Returns the protobuf message with `header` (serialised) as field 1 and `records` as field 2 (left out
-    when empty).
+    """Returns the protobuf message with the serialised `header` as field 1 and `records` as field 2. Empty
+    records are left out.
     """
     parts: list[Buffer] = [b"\x0a", _varint(len(header)), header]
     if len(records):
@@ -34,10 +34,10 @@ def join(header: bytes, records: Buffer = b"") -> bytes:
 
 
 def split(message: Buffer) -> tuple[memoryview, memoryview]:
-    """Returns header and records as views of `message`; a missing field is empty, unknown fields are skipped.
+    """Returns header and records as views of `message`. A missing field is empty; unknown fields are skipped.
 
     Raises:
-        InvalidRequest: the bytes are no protobuf message.
+        InvalidRequest: the bytes are no protobuf message, or have more than 64 fields.
     """
     view = memoryview(message)
     header = records = _EMPTY
@@ -74,7 +74,8 @@ def split(message: Buffer) -> tuple[memoryview, memoryview]:
 
 
 def fields(message: Buffer) -> Iterator[tuple[int, memoryview]]:
-    """Yields (number, bytes) of each field of any protobuf message; numbers and fixed ones have no bytes.
+    """Yields (field number, bytes) of each field of any protobuf message. The bytes of varints and of
+    fixed-size fields are empty.
 
     Raises:
         InvalidRequest: the bytes are no protobuf message.

@@ -13,11 +13,11 @@ _FREE_TEXT_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f/\\]|\.\.")
 
 
 def check_destination(name: str) -> str:
-    """Returns `name` where it is a valid destination name: dot-separated words of ASCII letters, digits, `_`,
-    `-`.
+    """Returns `name` if it is a valid destination name: words of ASCII letters, digits, `_` and `-`, joined
+    by single dots.
 
     Raises:
-        InvalidName: with the rule that is broken. `*` and `>` are for policies and subscriptions only.
+        InvalidName: the name breaks a rule, which the error names. `*` and `>` are kept for patterns.
     """
     return _check(
         name,
@@ -28,15 +28,20 @@ def check_destination(name: str) -> str:
 
 
 def check_client_name(name: str, kind: str) -> str:
-    r"""Returns `name` where it is a valid producer or consumer name: printable, without '/', '\' or '..'."""
+    r"""Returns `name` if it is a valid producer or consumer name: text without control characters, '/', '\'
+    and '..'.
+
+    Raises:
+        InvalidName: the name breaks a rule.
+    """
     if (
         len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
         or not name
         or _FREE_TEXT_FORBIDDEN.search(name)
     ):
         raise InvalidName(
-            f"{kind} name {_shown(name)} is not allowed: "
-            f"use 1 to {NAME_BYTES_MAX} bytes of text without control characters, '/', '\\' or '..'"
+            f"{kind} name {_shown(name)} is not allowed: use 1 to {NAME_BYTES_MAX} bytes of text without "
+            "control characters, '/', '\\' or '..'"
         )
     return name
 

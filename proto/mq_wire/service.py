@@ -1,7 +1,7 @@
-"""The method table of `mq.v1.Broker`, read from its descriptor, for both sides.
+"""The methods of the service `mq.v1.Broker`, read from its descriptor; clients and broker use this table.
 
-Data methods carry bytes in and bytes out (see `framing`): the generated classes copy large records twice more
-and were two to three times slower. All others use the generated classes.
+Requests and responses with records are passed as bytes, which `framing` reads and writes: generated classes
+copy large records more often and were two to three times slower. All other messages use generated classes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from google.protobuf.descriptor import Descriptor
 from mq_wire.v1 import broker_pb2
 
 SERVICE_NAME: Final = "mq.v1.Broker"
-#: Methods whose serialised messages are handled by `framing`, request side and response side.
+#: Methods whose requests, or whose responses, are passed as bytes.
 RAW_REQUESTS: Final = frozenset({"Publish", "Send"})
 RAW_RESPONSES: Final = frozenset({"Consume", "Fetch"})
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC: its path, its shape, and how bytes become messages."""
+    """One RPC: path, kind of streaming, and conversion between bytes and messages (None = passed as
+    bytes).
+    """
 
     name: str
     path: str

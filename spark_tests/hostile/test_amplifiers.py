@@ -45,7 +45,7 @@ def with_shared_buffers(shift: int) -> bytes:
 
 
 def test_metadata_of_its_own_is_refused() -> None:
-    with pytest.raises(InvalidRecords, match="metadata of its own"):
+    with pytest.raises(InvalidRecords, match="custom metadata"):
         envelope.decode(with_custom_metadata(3), _COLUMNS, 3)
 
 

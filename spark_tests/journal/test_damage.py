@@ -210,7 +210,7 @@ def test_a_segment_of_another_number_is_damage(rolled: Rolled) -> None:
     disk, _, _ = rolled
     disk.remove(segment_name(2))
     disk.rename(segment_name(3), segment_name(2))
-    with pytest.raises(JournalDamaged, match="says it is segment 3"):
+    with pytest.raises(JournalDamaged, match="header of segment 3"):
         recover(disk)
 
 

@@ -150,7 +150,7 @@ def test_recovered_journal_opens_when_its_turns_are_read() -> None:
     disk = MemoryDisk()
     write(Journal.create(disk, TINY, UUID_1), [(b"x", None)])
     journal, turns = Journal.recover(disk, TINY, UUID_1)
-    with pytest.raises(InternalError, match="read to the end"):
+    with pytest.raises(InternalError, match="not all of its recovered turns were read"):
         journal.add(b"too early")
     assert len(list(turns)) == 2
     assert journal.position.generation == 2

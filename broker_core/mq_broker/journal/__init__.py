@@ -1,12 +1,13 @@
-"""Bytes that last: the journal, the snapshots, and the folder that holds both. Knows nothing about queues.
+"""Everything on disk: the journal, the snapshots, and the data directory. Nothing here knows about queues.
 
-disk         the seam to the operating system, durability included
-frames       one entry on disk
-turn         the entries that are written together
-pool         empty segment files, made ahead
-segments     the files of the journal, their maps
+disk         the interface to the operating system, durability included
+frames       the layout of one entry on disk
+turn         the entries that are written and synced together
+pool         empty segment files, filled in advance
+segments     the files of the journal, and their memory maps
 recovery     which turns count after a crash; torn tail or damage
-journal      all of these together; space.py reckons
-snapshots    state at one turn, in packs and manifests
-directory    the data directory: identity and lock
+journal      the journal itself; space.py has its figures
+packs        the files of a snapshot
+snapshots    the state at one turn, in packs and manifests
+directory    the data directory: identity, lock and folders
 """

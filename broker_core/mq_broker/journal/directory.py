@@ -1,11 +1,11 @@
-"""The data directory of one broker: who it belongs to, and the lock that keeps a second process out.
+"""The data directory of one broker: its identity, its folders, and the lock against a second process.
 
 identity        JSON: format, uuids of cluster and journal, whether creation is finished, checksum
-identity.copy   the same again: a broker without its uuids is nobody's
-lock            held with flock as long as the broker runs, together with this folder and `journal/`; holds
-its process id journal/        segments and their pool
+identity.copy   a copy of it: without the uuids no other file can be read
+lock            locked with flock while the broker runs, as are the folders; contains the process id
+journal/        segments and their pool
 snapshots/      packs and manifests
-quarantine/     what `mq repair` took out, a folder with a report for each time
+quarantine/     files that `mq repair` took out: one folder for each repair, with a report
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
 
-#: What is written from now on. A directory of format 1 opens for ever: its identity becomes 2 before anything
-#: else is written, since programs that know 1 alone would read the rest and leave out what they do not know.
+#: The format that is written. Directories of format 1 open for ever. Their identity is changed to 2 before
+#: anything else is written: a program that knows only format 1 would read the rest and skip what it does not
+#: know.
 FORMAT_VERSION: Final = 2
 _FORMATS: Final = (1, FORMAT_VERSION)
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
 _REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"
-#: What may stand in a folder that we make our own: the remains of an unfinished attempt, and what mkfs puts
-#: there.
+#: Files that a new data directory may contain: remains of an unfinished attempt, and what mkfs makes.
 _OURS: Final = frozenset({LOCK, f"{_IDENTITY}.new", "lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a data directory belongs to. `created` is False until its first journal is durable."""
+    """The identity of a data directory. `created` is False until its first journal is durable."""
 
     cluster: UUID
     journal: UUID
@@ -58,18 +58,18 @@ class Identity:
 
 
 class _Unknown(DataDirectoryUnusable):
-    """Of a format that this program does not know."""
+    """The identity has a format that this program does not know."""
 
 
 class Files(NamedTuple):
-    """What the identity file and its copy say; None where one does not read."""
+    """The contents of the identity file and of its copy; None for a file that cannot be read."""
 
     identity: Identity | None
     copy: Identity | None
 
 
 def decode_identity(data: bytes, path: Path) -> Identity:
-    """Reads an identity file; raises DataDirectoryUnusable when it is damaged or of another version."""
+    """Reads an identity file. Raises DataDirectoryUnusable if it is damaged or has an unknown format."""
     try:
         content = json.loads(data)
         version = content["format"]
@@ -94,8 +94,8 @@ class DataDirectory:
     """An opened, locked data directory. A context manager; `close` releases the lock.
 
     Attributes:
-        path: of the folder.
-        identity: cluster and journal uuid.
+        path: the folder.
+        identity: uuids of cluster and journal.
         journal_disk: folder for the journal.
         snapshot_disk: folder for the snapshots.
     """
@@ -114,14 +114,14 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], new_uuid: Callable[[], UUID] = uuid4) -> DataDirectory:
-        """Opens the data directory, making it when the folder is missing or empty.
+        """Opens the data directory. Makes it if the folder is missing or empty.
 
-        `identity.created` tells whether there is a journal: if not, make one and call `finish`.
+        If `identity.created` is False, there is no journal: make one and call `finish`.
 
         Raises:
-            DataDirectoryInUse: another process holds it.
-            DataDirectoryUnusable: not ours, of another version, damaged, or not to be written.
-            StoreFull, StorageFailed: making it failed.
+            DataDirectoryInUse: another process uses it. DataDirectoryUnusable: it is no data directory, has
+            an unknown format, is damaged, or cannot be written. StoreFull, StorageFailed: it could not be
+            made.
         """
         folder = Path(path).absolute()
         try:
@@ -135,7 +135,7 @@ class DataDirectory:
             ) from error
         try:
             with told_if_unreadable():
-                _check_ours(folder)  # again: whoever held the lock a moment ago may have made it
+                _check_ours(folder)  # again: the last holder of the lock may have made the directory
                 if (folder / _IDENTITY).exists():
                     identity = decode_identity((folder / _IDENTITY).read_bytes(), folder / _IDENTITY)
                     _check_copy(folder, identity)
@@ -151,17 +151,16 @@ class DataDirectory:
 
     @classmethod
     def open_damaged(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> DataDirectory:
-        """Opens a directory that is there, to look at it or to repair it; one file of the identity is enough.
+        """Opens an existing directory, to inspect or repair it. Either the identity file or its copy is
+        enough.
 
         Args:
-            path: of the folder.
-            read_only: nothing is made or changed, not even the lock file; whoever may read the files may
-                look.
+            path: the folder.
+            read_only: nothing is made or changed, not even the lock file. Read permission is enough.
 
         Raises:
-            DataDirectoryInUse: a broker is running on it: stop it first.
-            DataDirectoryUnusable: there is no data directory, nobody can tell whose it is, or it is of a
-                newer format.
+            DataDirectoryInUse: a broker is running on it: stop it first. DataDirectoryUnusable: it is no data
+            directory, its identity cannot be read, or it has a newer format.
         """
         folder = Path(path).absolute()
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
@@ -181,8 +180,7 @@ class DataDirectory:
             if known is None:
                 raise DataDirectoryUnusable(
                     f"{folder}: neither {_IDENTITY} nor {_COPY} can be read, and without the uuids in them "
-                    f"nothing else can: "
-                    "restore one of them from a copy"
+                    "nothing else can: restore one of them from a copy"
                 )
             return cls(
                 folder,
@@ -196,8 +194,7 @@ class DataDirectory:
             raise
 
     def upgrade(self) -> None:
-        """Brings identity and copy to the format that is written from now on; what is right already is left
-        alone.
+        """Writes identity and copy in the current format, if they are not in it already.
 
         Raises:
             StoreFull, StorageFailed: a write failed; the next start tries again.
@@ -214,13 +211,15 @@ class DataDirectory:
             _overwrite_identity(self._disk, self.identity)
 
     def finish(self) -> None:
-        """Notes that the journal is made. From now on a missing journal is damage, never a new beginning."""
+        """Records that the journal is made. From now on a missing journal is damage, and no new one is
+        made.
+        """
         self.journal_disk.sync_directory()
         self.identity = replace(self.identity, created=True, format=FORMAT_VERSION)
         _write_identity(self._disk, self.identity)
 
     def aside(self) -> RealDisk:
-        """Makes the next folder for what a repair takes out; returns it."""
+        """Makes the next folder in `quarantine/`, for the files that a repair takes out. Returns it."""
         quarantine = self.path / "quarantine"
         new = [] if quarantine.is_dir() else [quarantine]
         quarantine.mkdir(exist_ok=True)
@@ -237,17 +236,18 @@ class DataDirectory:
         self._lock.close()
 
     def check(self, in_hand: Callable[[], str]) -> None:
-        """Looks whether the directory is still the one that was opened, and has the file of the journal whose
-        name `in_hand` says.
+        """Checks that the directory is still the one that was opened, and that the journal file named by
+        `in_hand` exists. `in_hand` is called again if the file is missing, since the journal may have begun a
+        new file.
 
         Raises:
-            StorageFailed: it is not, or has not.
+            StorageFailed: the directory or the file was removed or replaced.
         """
         self._lock.check()
         path = self.journal_disk.path / in_hand()
         if not path.exists() and path.name == in_hand():
             raise StorageFailed(
-                f"{path} was removed under the running broker: restore the data directory from a copy"
+                f"{path} was removed while the broker was running: restore the data directory from a copy"
             )
 
     def __enter__(self) -> Self:
@@ -263,7 +263,8 @@ def identity_files(folder: Path) -> Files:
     """Reads the identity and its copy.
 
     Raises:
-        DataDirectoryUnusable: one of them is of a format that this program does not know, so the other may be
+        DataDirectoryUnusable: one of them has a format that this program does not know. The other one may
+        then be
             older than the journal.
     """
     found: list[Identity | None] = []
@@ -278,17 +279,18 @@ def identity_files(folder: Path) -> Files:
 
 
 def whose(files: Files) -> Identity | None:
-    """Returns the identity that two files say together: a creation that one of them knows to be finished was,
-    and likewise the format.
+    """Returns the newer identity of the two files: the one whose creation is finished, or with the higher
+    format. None if neither file can be read.
     """
     known = [identity for identity in files if identity is not None]
     return max(known, key=lambda identity: (identity.created, identity.format), default=None)
 
 
 def _check_copy(folder: Path, identity: Identity) -> None:
-    """Refuses an identity older than its copy: the journal would be made anew over what is there.
+    """Refuses an identity that is older than its copy. With an old identity, a new journal would replace the
+    existing one.
 
-    Formats may differ: then an upgrade broke off.
+    The formats may differ: then an upgrade was interrupted.
     """
     copy = identity_files(folder).copy
     if copy is not None and (
@@ -296,7 +298,7 @@ def _check_copy(folder: Path, identity: Identity) -> None:
         or (copy.cluster, copy.journal) != (identity.cluster, identity.journal)
     ):
         raise DataDirectoryUnusable(
-            f"{folder / _IDENTITY} is older than {_COPY}, or another directory's: {_REMEDY}"
+            f"{folder / _IDENTITY} is older than {_COPY}, or belongs to another directory: {_REMEDY}"
         )
 
 
@@ -307,26 +309,27 @@ def _check_ours(folder: Path) -> None:
     if _IDENTITY not in names and names - _OURS:
         example = sorted(names - _OURS)[0]
         raise DataDirectoryUnusable(
-            f"{folder} is not empty (it has {example!r}) and has no identity file: it is not a data "
-            f"directory; choose an empty folder"
+            f"{folder} is not empty (it has {example!r}) and has no identity file: "
+            "it is not a data directory; choose an empty folder"
         )
 
 
 def _check_sizes(journal: Path) -> None:
-    """Refuses what a limit on the size of files would have fail in the middle of a turn."""
+    """Refuses a journal with files above the process's limit on file sizes: writes would fail within a
+    turn.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     for path in journal.iterdir() if limit != resource.RLIM_INFINITY else ():
         size = path.stat().st_size
         if size > limit:
             raise DataDirectoryUnusable(
                 f"{path} has {size} bytes, and this process may write files of {limit} bytes at most: "
-                f"raise the limit "
-                "(ulimit -f, LimitFSIZE=)"
+                "raise the limit (ulimit -f, LimitFSIZE=)"
             )
 
 
 def _write_identity(disk: RealDisk, identity: Identity) -> None:
-    """Writes the identity, then its copy, so that the copy is never ahead."""
+    """Writes the identity, then its copy, so that the copy is never newer."""
     aside = f"{_IDENTITY}.new"
     try:
         for name in (_IDENTITY, _COPY):
@@ -350,13 +353,13 @@ def _write_identity(disk: RealDisk, identity: Identity) -> None:
 
 
 def _overwrite_identity(disk: RealDisk, identity: Identity) -> None:
-    """Writes both files where they stand, one after the other: where the disk is full. A sector is written as
-    a whole or not at all.
+    """Overwrites both files in place, one after the other, when the disk is full. This is safe because each
+    file is smaller than a sector, which is written as a whole or not at all.
     """
     for name in (_IDENTITY, _COPY):
         file = disk.open(name)
         try:
-            # Blanks at the end say nothing: the file never becomes shorter than what stands in it.
+            # The new content may be shorter than the old one: blanks at the end overwrite the rest.
             file.write_at([identity.encode().ljust(file.size())], 0)
             file.sync()
         except OSError as error:

@@ -1,16 +1,16 @@
-"""The seam between the journal and the operating system. It includes durability, else crashes could not be
-tested.
+"""The interface between the journal and the operating system. It includes durability, so that tests can
+simulate crashes.
 
-What the journal relies on, and nothing more:
+The journal relies only on this:
 
-- Bytes are durable once `DiskFile.sync` has returned. Before that they may be lost, or kept, sector by sector
-  and in any order.
-- A failed `sync` says nothing about later ones: Linux marks the pages clean and goes on serving them from its
-  cache.
-- A name is durable once `Disk.sync_directory` has returned. `rename` is atomic: the file has the old name or
-  the new one.
+- Bytes are durable once `DiskFile.sync` has returned. Before that, each sector may be lost or kept, in any
+order. - After a failed `sync`, a later one may succeed although the bytes are not on the disk: Linux marks
+the pages as
+  clean and serves them from its cache. - A name is durable once `Disk.sync_directory` has returned. `rename`
+is atomic: the file has the old name or the
+  new one.
 
-`RealDisk` is the operating system; `mq_broker.testing.memory_disk.MemoryDisk` is its twin for tests.
+`RealDisk` is the operating system. Tests use `mq_broker.testing.memory_disk.MemoryDisk`.
 """
 
 from __future__ import annotations
@@ -36,26 +36,25 @@ SECTOR_BYTES_SMALL: Final = 512
 SECTOR_BYTES_LARGE: Final = 4096
 #: Buffers that one `pwritev` takes: IOV_MAX of Linux and macOS.
 BUFFERS_MAX: Final = 1024
-#: `madvise` of Linux 5.14 and later that reads pages in, and says whether that went well.
+#: Advice for `madvise`, in Linux 5.14 and later: reads pages in and returns an error if that fails.
 _MADV_POPULATE_READ: Final = 22
-#: What the system says where there is no room for a file: none on the disk, for this user, or for a file of
-#: this size (`ulimit -f`).
+#: Error numbers for lack of room: on the disk, in the user's quota, or below the limit on file sizes (`ulimit
+#: -f`).
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: How the names of our files end: segments and their pool, manifests, packs.
+#: Suffixes of our files: segments and their pool, manifests, packs.
 _SUFFIXES: Final = (".mqj", ".mqm", ".mqk")
 _GIVE_BACK: Final = "give it to the user that the broker runs as (chown, chmod u+rw)"
 _REMEDIES: Final = {
     errno.EACCES: _GIVE_BACK,
     errno.EPERM: _GIVE_BACK,
     errno.EROFS: "mount it so that it can be written",
-    errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, or let `mq "
-    "repair` do without",
+    errno.EISDIR: "a folder stands in the place of a file: move it away and put the file back, "
+    "or let `mq repair` do without it",
 }
 _RESCUE: Final = (
-    "the device does not give it back: copy it to another disk with ddrescue, then `mq "
-    "verify` shows what is lost"
+    "the device cannot read it: copy it to another disk with ddrescue, then `mq verify` shows what is lost"
 )
-#: `fcntl` command of macOS that reaches the medium; `fsync` there stops at the drive's cache.
+#: `fcntl` command of macOS that syncs to the medium. `fsync` of macOS only reaches the cache of the drive.
 _F_FULLFSYNC: Final = 51
 
 
@@ -63,21 +62,19 @@ class DiskFile(Protocol):
     """One open file."""
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Writes the buffers one behind the other from `position` (bytes) on, all of them, or raises
-        OSError.
-        """
+        """Writes all buffers one after the other from `position` (bytes) on, or raises OSError."""
 
     def read_at(self, position: int, size: int) -> bytes:
         """Returns up to `size` bytes from `position` on; fewer only at the end of the file."""
 
     def allocate(self, size: int) -> None:
-        """Gives an empty file this size in bytes, of zeros; raises OSError (ENOSPC) where the room can be
-        told in advance.
+        """Gives an empty file this size in bytes, filled with zeros. Raises OSError (ENOSPC) if the file
+        system knows that there is no room.
         """
 
     def map(self) -> memoryview:
-        """Returns the whole file as read-only shared memory, which shows later writes too and outlives
-        `close`.
+        """Returns the whole file as a read-only memory map, which also shows later writes and stays valid
+        after `close`.
         """
 
     def sync(self) -> None:
@@ -93,7 +90,7 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     """One flat folder of files."""
 
-    #: What the device writes as a whole or not at all: 512 or 4096.
+    #: Number of bytes that the device writes as a whole or not at all: 512 or 4096.
     sector_bytes: int
 
     def create(self, name: str) -> DiskFile:
@@ -106,7 +103,7 @@ class Disk(Protocol):
         """Returns the names of all files, sorted."""
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a file another name, replacing a file of that name."""
+        """Gives a file another name. A file that has that name is replaced."""
 
     def remove(self, name: str) -> None:
         """Removes a name; maps of the file stay valid."""
@@ -135,7 +132,7 @@ class RealFile:
         written = os.pwritev(self._descriptor, buffers, position)
         position += written
         rest = sum(memoryview(buffer).nbytes for buffer in buffers) - written
-        if rest:  # a short write: disk nearly full, a signal, or more than 2 GiB
+        if rest:  # short write: the disk is nearly full, a signal came, or there are more than 2 GiB
             views = [memoryview(buffer).cast("B") for buffer in buffers]
             while views:
                 if written >= views[0].nbytes:
@@ -168,14 +165,14 @@ class RealFile:
 
     def map(self) -> memoryview:
         if not self.size():
-            return memoryview(b"")  # the operating system maps no empty file
+            return memoryview(b"")  # the operating system cannot map an empty file
         try:
             return memoryview(mmap.mmap(self._descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
         except OSError as error:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """Returns the error with the name of the file: the system names it only where a file is opened."""
+        """Returns the error with the name of the file, which the system gives only when a file is opened."""
         return OSError(error.errno, error.strerror, str(self._path))
 
     def sync(self) -> None:
@@ -199,10 +196,10 @@ class RealDisk:
     """A `Disk` in an existing folder of the operating system.
 
     Args:
-        path: the folder; created with its parents when missing.
-        like: a file whose owner and mode new files get, so that what root writes its user can read. None, or
-            not there: as the system does.
-        read_only: nothing is created or changed: whatever would raises OSError.
+        path: the folder; created with its parents if it is missing. like: file whose owner and mode new files
+        get, so that the broker's user can read what root has written.
+            If None or missing, new files get the system's defaults.
+        read_only: nothing is created or changed; calls that would do so raise OSError.
     """
 
     def __init__(
@@ -226,8 +223,8 @@ class RealDisk:
         return RealFile(os.open(self.path / name, mode | os.O_CLOEXEC), self.path / name)
 
     def list_names(self) -> list[str]:
-        # A folder in the place of a file is shown: whoever opens it is told, and nobody takes the file for
-        # missing.
+        # A folder with the name of a file is listed too: opening it is an error, while a file that is not
+        # listed would count as missing.
         return sorted(
             entry.name for entry in os.scandir(self.path) if entry.is_file() or entry.name.endswith(_SUFFIXES)
         )
@@ -256,37 +253,35 @@ class RealDisk:
         return status.f_bavail * status.f_frsize
 
     def free_files(self) -> int:
-        """Returns how many files can still be made; a file system that does not count them has room
-        for one.
-        """
+        """Returns how many files can still be made, or 1 if the file system does not count them."""
         status = os.statvfs(self.path)
         return status.f_favail if status.f_files else 1
 
 
 def why_full(error: OSError, disk: Disk) -> str:
-    """Returns what there is too little of, for the message of a StoreFull: what a system says as ENOSPC may
-    be another thing than bytes.
+    """Returns the cause and the remedy for the message of a StoreFull, or "" if the disk lacks bytes. ENOSPC
+    may also mean that there are no inodes.
     """
     if error.errno == errno.EFBIG:
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         size = "" if limit == resource.RLIM_INFINITY else f" of {limit} bytes"
         return (
             f"a file would be larger than this process or file system allows: raise the limit{size} "
-            f"(ulimit -f, LimitFSIZE=)"
+            "(ulimit -f, LimitFSIZE=)"
         )
     if error.errno == errno.EDQUOT:
         return "the disk quota of this user is used up: consume and acknowledge, or raise the quota"
     if isinstance(disk, RealDisk) and not disk.free_files():
         return (
-            "the file system has no inodes left: remove files, or give the data directory a file system "
-            "of its own"
+            "the file system has no inodes left: remove files, "
+            "or give the data directory a file system of its own"
         )
     return ""
 
 
 def belong_as(made: int | Path, like: Path) -> None:
-    """Gives a file that was made (its descriptor) or a folder (its path) the mode of another one, and its
-    owner where we are root.
+    """Gives a new file (by descriptor) or folder (by path) the mode of the file `like`, and also its owner if
+    this process is root.
     """
     try:
         known = like.stat()
@@ -301,11 +296,10 @@ def belong_as(made: int | Path, like: Path) -> None:
 
 @contextlib.contextmanager
 def told_if_unreadable() -> Iterator[None]:
-    """Around what reads a data directory: what the system does not let us read is an error that names the
-    file and what to do.
+    """Context for code that reads a data directory: turns OSError into an error with the file and the remedy.
 
     Raises:
-        DataDirectoryUnusable: in place of OSError.
+        DataDirectoryUnusable: instead of OSError.
     """
     try:
         yield
@@ -317,8 +311,8 @@ def told_if_unreadable() -> Iterator[None]:
 
 
 def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: bool = False) -> str:
-    """Returns what to do about a file that could not be read or written; `otherwise` where the system does
-    not say why.
+    """Returns the remedy for a file that could not be read or written, or `otherwise` for an error without a
+    known remedy.
     """
     if is_reading and error.errno == errno.EIO:
         return _RESCUE
@@ -328,7 +322,7 @@ def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: 
     path = Path(error.filename)
     with contextlib.suppress(OSError, KeyError):  # a user without a name
         while not path.exists():
-            path = path.parent  # where it could not be made
+            path = path.parent  # the folder in which it could not be made
         return (
             f"{path} belongs to {path.owner()}, and the broker runs as "
             f"{pwd.getpwuid(os.geteuid()).pw_name}: {remedy}"
@@ -337,13 +331,13 @@ def remedy_of(error: OSError, otherwise: str = "check the disk", *, is_reading: 
 
 
 def read_in(view: memoryview, start: int, size: int) -> None:
-    """Has the operating system read a part of a map (bytes) from the device now, where it can.
+    """Lets the operating system read `size` bytes of a map from the device now, if it supports that.
 
-    What cannot be read is an error here. Without, the process would be killed (SIGBUS) when it touches the
-    first such byte.
+    Bytes that cannot be read are an error here. Otherwise the process would be killed (SIGBUS) on the first
+    access to them.
 
     Raises:
-        OSError: the device could not read it, or the file has become shorter.
+        OSError: the device could not read the bytes, or the file has become shorter.
     """
     mapped = view.obj
     if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
@@ -355,20 +349,21 @@ def read_in(view: memoryview, start: int, size: int) -> None:
         mapped.madvise(_MADV_POPULATE_READ, first, end - first)
     except OSError as error:
         if error.errno == errno.ENOMEM:
-            raise  # the bytes are there
+            raise  # out of memory; the bytes are readable
         if error.errno != errno.EINVAL:  # before Linux 5.14
             raise OSError(errno.EIO, "it cannot be read from the device") from error
 
 
 def sector_bytes_of(path: Path) -> int:
-    """Returns what the device below `path` writes atomically: 512 or 4096 bytes, 4096 where it does not tell.
+    """Returns the number of bytes that the device below `path` writes atomically: 512 or 4096, and 4096 if
+    unknown.
 
-    The physical, not the logical size counts: a drive with emulated 512-byte sectors rewrites 4096 bytes at a
-        time.
+    It is the physical size, not the logical one: a drive with emulated 512-byte sectors rewrites 4096 bytes
+    at a time.
     """
     device = path.stat().st_dev
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    for folder in (block, block.parent):  # a partition has its queue at the disk that it is part of
+    for folder in (block, block.parent):  # the folder `queue` of a partition is that of its disk
         size_file = folder / "queue" / "physical_block_size"
         if size_file.is_file():
             return (

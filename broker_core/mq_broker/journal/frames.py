@@ -1,5 +1,5 @@
-"""Frames, version 1: how one thing lies in a journal segment or a snapshot pack. All numbers are
-little-endian.
+"""Frames, version 1: the layout of one entry in a journal segment or of one part in a snapshot pack. All
+numbers are little-endian.
 
     position   a multiple of 64
        +---------------------------------------------------------------+
@@ -18,27 +18,27 @@ little-endian.
        | zeros up to a multiple of 64                                  |
        +---------------------------------------------------------------+
 
-- *body CRC* is `zlib.crc32` of the body, so that whoever knows its place can check it alone; 0 without body.
-- *header CRC* covers bytes 0-59 (with them place and body CRC) and the header. It is seeded with the CRC of
-  the journal's uuid: payloads may contain the bytes of another journal. The place is inside since disks
-  misplace writes, and recycled files are full of old frames.
-- *index* counts the entries of a turn from 0; in a trailer it is their number.
-- *flags*: 1 = HAS_BODY. With it a body size of 0 is an empty body, without it there is none.
+- *body CRC* is `zlib.crc32` of the body, or 0 without body. A reader that knows the place of a body can check
+  it without reading the header. - *header CRC* covers bytes 0-59 (including place and body CRC) and the
+header. It is seeded with the CRC of the
+  journal's uuid, because a payload may contain frames of another journal. It covers the place, because disks
+  may write to the wrong place, and recycled files are full of old frames.
+- *index* numbers the entries of a turn from 0. In a trailer it is the number of entries.
+- *flags*: 1 = HAS_BODY. With the flag, a body size of 0 means an empty body; without it there is no body.
 
-A turn is a run of entries closed by a trailer. It begins on a sector boundary and ends on one:
+A turn is a run of entries closed by a trailer. It begins and ends on a sector boundary:
 
-    | entry 0 | entry 1 | ... | zeros | trailer |        the trailer is the last 128 bytes, so it is found
-    from the end too
+    | entry 0 | entry 1 | ... | zeros | trailer |
 
-The trailer's header is 64 bytes:
+The trailer is the last 128 bytes of the turn, so that it can be found from the end. Its header has 64 bytes:
 
      0 | position where the turn begins                                |
      8 | header CRC of the turn before | CRC over the entries' CRCs    |
     16 | zeros
 
-So the header CRCs of trailers are a chain over all that was ever written. These layouts are format and never
-change; a new one gets a new version number (and its reader stays). A new kind or flag needs no new version:
-who does not know one refuses the journal.
+The header CRCs of the trailers thus form a chain over all turns of the journal. These layouts never change. A
+new layout gets a new version number, and the old reader stays. A new kind or flag needs no new version: a
+program that does not know it refuses the journal.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from mq_wire.errors import DataDirectoryUnusable
 
 VERSION: Final = 1
 MAGIC: Final = b"MQJF"
-#: The magic as a number in the file's byte order, for searches.
+#: The magic as a number in the byte order of the file, for searches with NumPy.
 MAGIC_NUMBER: Final = int.from_bytes(MAGIC, "little")
 ALIGNMENT: Final = 64
 FIXED_BYTES: Final = 64
 TRAILER_BYTES: Final = 128
 HAS_BODY: Final = 1
 FLAGS_KNOWN: Final = HAS_BODY
-#: Source of all padding; slices of it cost no copy.
+#: Slices of it are used as padding; slicing does not copy.
 ZEROS: Final = memoryview(bytes(4096))
 
 _PREFIX: Final = struct.Struct("<4sBBHIIQQQIIQI")
@@ -74,13 +74,13 @@ assert FIXED_BYTES + _TRAILER.size == TRAILER_BYTES
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """What a frame holds."""
 
     ENTRY = 1
     TRAILER = 2
-    #: A part of a snapshot, in a pack. Its header is the key, its body the part.
+    #: A part of a snapshot, in a pack. The header is the key, the body is the part.
     PART = 3
-    #: A snapshot's table of contents, alone in its file.
+    #: The table of contents of a snapshot; the only frame of its file.
     MANIFEST = 4
 
 
@@ -88,7 +88,7 @@ _KINDS: Final = frozenset(FrameKind)
 
 
 class Reading(Enum):
-    """Why no frame was read: what the bytes mean, not what they look like."""
+    """Why there is no frame at a position."""
 
     UNWRITTEN = "never written"
     STALE = "left over from an earlier use of the file"
@@ -97,7 +97,7 @@ class Reading(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one body lies: segment number, position and size in bytes, and its CRC."""
+    """The place of one body: segment number, position and size in bytes, and the CRC of the body."""
 
     segment: int
     position: int
@@ -107,7 +107,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame whose header CRC was right and whose place is its own. The body is not checked yet."""
+    """One frame with the right header CRC, at its own place. Its body is not checked yet."""
 
     kind: FrameKind
     segment: int
@@ -124,17 +124,17 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """Position behind the frame and its padding."""
+        """Position after the frame and its padding."""
         return align(self.body_position + self.body_size, ALIGNMENT)
 
     def place(self) -> Place:
-        """Returns where the body lies."""
+        """Returns the place of the body."""
         return Place(self.segment, self.body_position, self.body_size, self.body_crc)
 
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """What a trailer says: where its turn begins, the CRC of the trailer before, and the CRC over its
+    """The content of a trailer: position where its turn begins, CRC of the previous trailer, and CRC over the
     entries' CRCs.
     """
 
@@ -149,12 +149,12 @@ def align(position: int, grain: int) -> int:
 
 
 def seed_of(uuid: UUID) -> int:
-    """Returns the start value of all header CRCs of the journal with this uuid."""
+    """Returns the start value for all header CRCs of the journal with this uuid."""
     return crc32(uuid.bytes)
 
 
 def frame_bytes(header_size: int, body_size: int | None) -> int:
-    """Returns how many bytes a frame takes, with its padding."""
+    """Returns the size of a frame in bytes, with its padding."""
     return align(FIXED_BYTES + header_size, ALIGNMENT) + align(body_size or 0, ALIGNMENT)
 
 
@@ -167,7 +167,7 @@ def encode_head(
     place: tuple[int, int],
     turn: tuple[int, int, int],
 ) -> tuple[bytes, int]:
-    """Returns all of a frame that stands before its body, padding included, and its header CRC.
+    """Returns the bytes of a frame before its body, padding included, and its header CRC.
 
     Args:
         place: segment and position.
@@ -187,25 +187,24 @@ def encode_trailer_header(trailer: Trailer) -> bytes:
 
 
 def decode_trailer_header(header: memoryview) -> Trailer | None:
-    """Returns what a trailer says, or None when its size is not that of one."""
+    """Returns the content of a trailer, or None if the header does not have the size of one."""
     if len(header) != _TRAILER.size:
         return None
     return Trailer(*_TRAILER.unpack(header))
 
 
 def add_entry_crc(entries_crc: int, crc: int) -> int:
-    """Returns the CRC over the entries' CRCs with one more entry."""
+    """Returns the CRC over the entries' CRCs, extended by one entry."""
     return crc32(_CRC.pack(crc), entries_crc)
 
 
 def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | Reading:
-    """Reads the frame at `position` of a whole segment or pack.
+    """Reads the frame at `position` of a segment or pack; `view` is the whole file. The body is not checked.
 
-    Returns the frame when it is right and in its place (its body is not checked), else what the bytes mean.
+    Returns the frame, or the reason why there is none at this position.
 
     Raises:
-        DataDirectoryUnusable: a right frame of a version, kind or with a flag that this program does not
-            know.
+        DataDirectoryUnusable: the frame is right, but this program does not know its version, kind or flags.
     """
     if position % ALIGNMENT or position + FIXED_BYTES > len(view):
         return Reading.BROKEN
@@ -239,9 +238,9 @@ def decode(view: memoryview, segment: int, position: int, seed: int) -> Frame | 
         return Reading.STALE
     if version != VERSION or kind not in _KINDS or flags & ~FLAGS_KNOWN:
         raise DataDirectoryUnusable(
-            f"segment {segment}, position {position}: frame of version {version}, kind {kind}, flags "
-            f"{flags:#x} is not known to this "
-            f"program (version {VERSION}): start the newer version of mq broker that wrote it"
+            f"segment {segment}, position {position}: this program (version {VERSION}) does not know frames "
+            f"of version {version}, kind {kind}, flags {flags:#x}: "
+            "start the newer version of mq broker that wrote it"
         )
     return Frame(
         FrameKind(kind), segment, position, turn, generation, index,
@@ -255,8 +254,8 @@ def crc_of(body: bytes) -> int:
 
 
 def body_of(view: memoryview, frame: Frame) -> memoryview | None:
-    """Returns the body of a frame (empty when it has none), or None when its CRC or the padding around it is
-    wrong.
+    """Returns the body of a frame, or None if its CRC or the padding around it is wrong. A frame without body
+    gives an empty one.
     """
     header_end = frame.position + FIXED_BYTES + len(frame.header)
     body_end = frame.body_position + frame.body_size
@@ -267,7 +266,7 @@ def body_of(view: memoryview, frame: Frame) -> memoryview | None:
 
 
 def is_zero(view: memoryview, start: int, end: int) -> bool:
-    """Says whether these bytes (at most 4096) are zeros. Padding is checked, so that no byte of a turn can
-    rot unseen.
+    """Whether these bytes, at most 4096, are zeros. Padding is checked so that damage in any byte of a turn
+    is found.
     """
     return view[start:end] == ZEROS[: end - start]

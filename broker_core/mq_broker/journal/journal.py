@@ -1,16 +1,16 @@
-"""The journal: one chain of segments that holds all that is durable, written in turns with one sync each.
+"""The journal: a chain of segments with everything that is durable, written in turns with one sync each.
 
-    journal = Journal.create(disk, settings, uuid)              # once in the life of a data directory
-    journal, turns = Journal.recover(disk, settings, uuid, start)   # at every start; the journal opens when
-    `turns` is exhausted if not journal.fits(size):                                  # the turn in hand would
-    not fit into its segment any more
+    journal = Journal.create(disk, settings, uuid)                  # once, for a new data directory journal,
+    turns = Journal.recover(disk, settings, uuid, start)   # at every start; read all of `turns` first
+
+    if not journal.fits(size):             # the collected turn would not fit into its segment
         journal.commit()
-    journal.reserve(size)                                       # StoreFull here, before anything is changed
-    place = journal.add(header, body)                           # no I/O
-    journal.commit()                                            # durable now: replies may leave
+    journal.reserve(size)                  # raises StoreFull, before anything is changed
+    place = journal.add(header, body)      # no I/O
+    journal.commit()                       # durable now: replies may leave
 
-One thread writes. `body` may be called by any thread. A failed write or sync is final:
-everything afterwards raises StorageFailed, and what is really on the disk is found out by the next recovery.
+One thread writes. Any thread may call `body`. A failed write or sync is final: every later call raises
+StorageFailed, and the next recovery finds out what is on the disk.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _INTERRUPTED: Final = "a write was interrupted"
 
 
 class Journal(JournalSpace):
-    """See the module. Made by `create` or `recover`. `is_short`: rows were refused for want of a segment, and
-    none taken since.
+    """See the module. Made by `create` or `recover`.
+
+    Attributes:
+        is_short: rows were refused because there was no segment for them, and none were accepted since.
     """
 
     def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition) -> None:
@@ -54,19 +56,18 @@ class Journal(JournalSpace):
         self._file: DiskFile | None = None
         self._hand: TurnBuilder | None = None
         self._closed = self.is_short = False
-        #: Why nothing goes on any more; set before each write and cleared behind it, so that an interrupted
-        #: one counts as failed.
+        #: Why the journal has failed, or None. Set before each write and cleared after it, so that an
+        #: interrupted write counts as failed.
         self._failure: BaseException | str | None = None
 
     @classmethod
     def create(cls, disk: Disk, settings: JournalSettings, uuid: UUID) -> Journal:
-        """Makes a new journal with its first, empty turn. An unfinished attempt at it in the folder is
-        removed.
+        """Makes a new journal with a first, empty turn. Removes segments that an unfinished attempt left.
 
         Args:
-            disk: folder of the journal alone.
+            disk: folder that only the journal uses.
             settings: sizes.
-            uuid: of the new journal, never used before; it seeds all checksums.
+            uuid: a new one for the new journal; it seeds all checksums.
 
         Raises:
             StoreFull, StorageFailed: no room for a segment, or a write failed.
@@ -80,8 +81,8 @@ class Journal(JournalSpace):
     def open_behind(
         cls, disk: Disk, settings: JournalSettings, uuid: UUID, position: JournalPosition
     ) -> Journal:
-        """Opens the journal in a new segment, of at least that number, whatever the others hold; `position`
-        has the last turn too.
+        """Opens the journal in a new segment behind `position`, without reading existing segments. The new
+        segment's number is at least `position.segment`.
         """
         journal = cls(disk, settings, uuid, position)
         journal._segments.find(needed_from=None)
@@ -101,18 +102,18 @@ class Journal(JournalSpace):
 
         Args:
             disk: folder of the journal.
-            settings: sizes; existing segments keep theirs.
+            settings: sizes; existing segments keep their sizes.
             uuid: of the journal.
-            start: the position that the snapshot covers; None without snapshot.
+            start: position that the snapshot covers; None without snapshot.
 
         Returns:
-            The journal, and the turns behind `start`. The journal takes writes once the iterator is
-            exhausted: then the last turn has been written again in place and synced (it may have been only in
-                the operating system's cache), and a new generation is open.
+            The journal, and the turns after `start`. The journal accepts writes once the iterator is
+            exhausted. By then the last turn has been written again in place and synced, because it may have
+            been only in the operating system's cache, and a new generation is open.
 
         Raises (also from the iterator):
             JournalDamaged: acknowledged data is damaged or missing; nothing was changed.
-            DataDirectoryUnusable: of an unknown version or another journal.
+            DataDirectoryUnusable: files of an unknown version or of another journal.
             StoreFull, StorageFailed: no room to open a generation, or a write failed.
         """
         journal = cls(disk, settings, uuid, start or BEGINNING)
@@ -134,8 +135,8 @@ class Journal(JournalSpace):
             self._open_generation()
 
     def _settle(self, last: Turn | None) -> None:
-        """Writes the last turn again and syncs it: no turn but this can be in the cache alone, after a sync
-        that failed.
+        """Writes the last turn again and syncs it. After a failed sync it may be only in the cache; all
+        earlier turns were synced.
         """
         self._segment = self._segments[self._position.segment]
         self._file = self._disk.open(segment_name(self._segment.number))
@@ -145,7 +146,7 @@ class Journal(JournalSpace):
             self._file.sync()
 
     def _give_back_unused(self) -> None:
-        """Segments behind the last turn hold nothing that was ever receipted."""
+        """Recycles segments after the last turn: nothing in them was ever acknowledged."""
         assert self._segment is not None
         assert self._file is not None
         self._segments.note_next(self._segment, self._file, exists=False)
@@ -153,28 +154,30 @@ class Journal(JournalSpace):
         self._segments.recycle(unused)
 
     def _open_generation(self) -> None:
-        """Writes and syncs the empty turn from which on frames of older generations mean nothing."""
+        """Writes and syncs an empty turn of the next generation. After it, frames of older generations do not
+        count.
+        """
         if not self._fits_device() or not self._room(self._current(), 0):
             self._roll(0, (0,))
         self._begin(self._position.generation + 1)
         self._write()
 
     def _fits_device(self) -> bool:
-        """A device with larger sectors than the segment was made for could tear the neighbour of a new turn:
-        go on in a new segment.
+        """Whether the segment was made for sectors as large as the device's. On a device with larger sectors,
+        a new turn could tear the turn before it; a new segment is needed then.
         """
         return self._segment is not None and self._segment.sector_bytes >= self._segments.sector_bytes
 
     def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
-        """Adds an entry to the turn in hand; nothing is written yet.
+        """Adds an entry to the collected turn. Nothing is written yet.
 
         Args:
             header: opaque bytes.
             body: opaque bytes that must not change before `commit`, or None.
-            body_crc: `zlib.crc32` of the body where the caller knows it already.
+            body_crc: `zlib.crc32` of the body, if the caller knows it; otherwise it is computed.
 
         Returns:
-            Where the body will be, None without body.
+            The place that the body will have, or None without body.
         """
         hand = self._hand
         if hand is None or self._failure is not None:
@@ -186,29 +189,20 @@ class Journal(JournalSpace):
             hand = self._hand or self._begin(self._position.generation)
         return hand.add(header, body, body_crc)
 
-    def fits(self, size_bytes: int) -> bool:
-        """Says whether entries of this size (sum of `frames.frame_bytes`) still fit into the turn in hand, in
-        its segment.
-        """
-        hand, segment = self._hand, self._current()
-        # The last sector is for the start after this one: it must not need a new segment.
-        if hand is not None:
-            return hand.end_with(size_bytes) <= segment.size - segment.sector_bytes
-        return self._room(segment, size_bytes + segment.sector_bytes)
-
     def reserve(self, size_bytes: int, *, for_state: bool = False, left: int = 0) -> None:
-        """Makes sure that entries of this size can be added; begins a new segment where they do not fit into
-        the rest of this one.
+        """Makes sure that entries of this size can be added. Begins a new segment if the current one is too
+        full.
 
         Args:
-            size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
-            for_state: may use the segments that are kept back, so that acknowledgements go on, and free
-                space, when rows are refused.
-            left: so many of them stay all the same.
+            size_bytes: sum of `frames.frame_bytes` of all entries that belong together. for_state: the
+            entries may use the segments that are kept back for state. So acknowledgements, which
+                free space, go on when rows are refused.
+            left: number of kept-back segments that must remain even then.
 
         Raises:
             StoreFull: the disk has no room for another segment; nothing was changed.
-            LimitExceeded, StorageFailed: more than a segment holds; a write failed.
+            LimitExceeded: the entries do not fit into any segment.
+            StorageFailed: a write failed.
         """
         self._check()
         if self.fits(size_bytes):
@@ -219,15 +213,14 @@ class Journal(JournalSpace):
             return
         if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
             raise LimitExceeded(
-                f"entries of {size_bytes} bytes do not fit into a segment of "
-                f"{self._settings.segment_bytes} bytes: "
-                "send smaller batches or raise journal.segment_bytes"
+                f"entries of {size_bytes} bytes do not fit into a segment of {self._settings.segment_bytes} "
+                "bytes: send smaller batches or raise journal.segment_bytes"
             )
         if self._hand is not None and self._hand.entries:
             raise InternalError(
                 f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving"
             )
-        # Others are waited for before state takes what is kept back.
+        # State takes a kept-back segment only if the pool cannot fill another file.
         self._roll(
             size_bytes,
             (self._settings.reserves, min(left, self._settings.reserves))
@@ -236,11 +229,11 @@ class Journal(JournalSpace):
         )
 
     def commit(self) -> int:
-        """Writes the turn in hand and syncs it; returns its number. Without entries nothing is written: the
-        last number comes back.
+        """Writes and syncs the collected turn; returns its number. Without entries it writes nothing and
+        returns the number of the last turn.
 
         Raises:
-            StorageFailed: the turn may be on the disk or not; so does every later call.
+            StorageFailed: the turn may be on the disk or not. Every later call raises it too.
         """
         self._check()
         if self._hand is not None and self._hand.entries:
@@ -248,15 +241,15 @@ class Journal(JournalSpace):
         return self._position.turn
 
     def body(self, place: Place, *, verify: bool = True) -> pa.Buffer:
-        """Returns a body without copying it: the mapped segment. Pin the segment as long as the buffer is in
-        use.
+        """Returns a body as a view of the mapped segment, without a copy. The segment must not be reclaimed
+        while the buffer is in use.
 
         Args:
-            place: as `add` or recovery gave it; its turn must be committed.
-            verify: check the CRC. Without, rotten bytes are served.
+            place: from `add` or recovery; its turn must be committed.
+            verify: whether to check the CRC. Without the check, damaged bytes are returned.
 
         Raises:
-            JournalDamaged: the CRC is wrong, or the device cannot read it.
+            JournalDamaged: the CRC is wrong, or the device cannot read the bytes.
             DataLost: the segment is no longer kept.
             StorageFailed: the segment could not be mapped.
         """
@@ -266,20 +259,21 @@ class Journal(JournalSpace):
         if verify and crc32(view) != place.crc:
             raise JournalDamaged(
                 f"segment {place.segment}, position {place.position}: {place.size} bytes do not have the "
-                f"checksum {place.crc:#010x} "
-                "that they were stored with: these rows are lost here; restore them from their source"
+                f"checksum {place.crc:#010x} that they were stored with: these rows are lost here; "
+                "restore them from their source"
             )
         return pa.py_buffer(view)
 
     def reclaim(self, segment: int) -> None:
-        """Gives a segment back that nothing needs any more, to be written anew.
+        """Returns a segment without live data to the pool, to be used again.
 
-        Only segments before the one where the older kept snapshot ends (`SnapshotStore.older_position`)
-        qualify: recovery may begin in that one, even when all its turns are covered.
+        The segment must come before the one where the older kept snapshot ends
+        (`SnapshotStore.older_position`): recovery may begin in that one, even if the snapshot covers all its
+        turns.
 
         Raises:
-            InternalError: it is the one being written.
-            DataLost: it is gone already.
+            InternalError: the segment is being written.
+            DataLost: the segment is no longer kept.
         """
         self._check()
         if segment == self._current().number:
@@ -293,22 +287,19 @@ class Journal(JournalSpace):
 
     @property
     def position(self) -> JournalPosition:
-        """Position behind the last turn that was committed."""
+        """Position after the last committed turn."""
         return self._position
 
     @property
     def next_turn(self) -> int:
-        """Number of the turn in hand."""
+        """Number of the turn that is being collected."""
         return self._position.turn + 1
 
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
-        """Removes empty files, so that so much is free: the first of these numbers of bytes that can be had,
-        and `left` files are left.
-
-        Returns whether there is more room than before.
+        """Removes empty files so that other files have room. See `SegmentPool.give_way`.
 
         Raises:
-            StorageFailed: that failed.
+            StorageFailed: a file could not be removed.
         """
         self._check()
         try:
@@ -317,7 +308,7 @@ class Journal(JournalSpace):
             raise self._fail(error) from error
 
     def close(self) -> None:
-        """Stops the background work and closes the file. The turn in hand is dropped."""
+        """Stops the background work and closes the file. Drops the collected turn."""
         self._closed = True
         self._pool.close()
         if self._file is not None:
@@ -326,33 +317,23 @@ class Journal(JournalSpace):
 
     def _current(self) -> Segment:
         if self._segment is None or self._closed:
-            raise InternalError("the journal is closed, or its recovered turns were not read to the end")
+            raise InternalError("the journal is closed, or not all of its recovered turns were read")
         return self._segment
 
     def _check(self) -> None:
-        """Raises StorageFailed when an earlier write failed."""
+        """Raises StorageFailed if an earlier write failed."""
         if self._failure is not None:
             raise StorageFailed(
-                f"the journal failed earlier ({self._failure}): restart the broker, it recovers what is "
-                f"really on the disk"
+                f"the journal failed earlier ({self._failure}): restart the broker, "
+                "which then recovers everything that is on the disk"
             ) from (self._failure if isinstance(self._failure, BaseException) else None)
         self._current()
 
     def _fail(self, error: OSError) -> StorageFailed:
         self._failure = error
         return StorageFailed(
-            f"the journal could not be written behind turn {self._position.turn}: {error}: "
+            f"the journal could not be written after turn {self._position.turn}: {error}: "
             f"{remedy_of(error)}, then restart the broker"
-        )
-
-    def _start_in(self, segment: Segment) -> int:
-        """Where the next turn begins: behind the last one, or at the front of a segment that has none yet."""
-        return self._position.position if self._position.segment == segment.number else FIRST_POSITION
-
-    def _room(self, segment: Segment, size_bytes: int) -> bool:
-        return (
-            frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes)
-            <= segment.size
         )
 
     def _begin(self, generation: int) -> TurnBuilder:
@@ -378,8 +359,8 @@ class Journal(JournalSpace):
         self._hand = None
 
     def _roll(self, size_bytes: int, left: tuple[int, ...]) -> None:
-        """Begins the next segment, with room for so many bytes, leaving as many files in the pool as possible
-        of those numbers.
+        """Begins the next segment, with room for entries of this size. The pool keeps the first number of
+        files in `left` that is possible.
         """
         self._hand = None
         sector_bytes = self._segments.sector_bytes

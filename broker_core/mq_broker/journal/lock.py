@@ -1,8 +1,8 @@
-"""Who holds a data directory: one process at a time, and only as long as it is still the directory that this
-process opened.
+"""The lock on a data directory: one process at a time, and only while the directory is the one it opened.
 
-Held are the folder itself, those in it, and the file `lock`, which 0.1.0 knows alone. A file is easily
-removed, and then made anew by the next who comes; a folder goes only together with the data.
+Locked are the folder, its subfolders, and the file `lock`, the only one that version 0.1.0 locks. The file
+alone would not do: somebody may remove it, and the next process makes and locks a new one. A folder is
+removed only with the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mq_broker.journal.disk import belong_as
 from mq_wire.errors import DataDirectoryInUse, MqError, StorageFailed
 
 LOCK: Final = "lock"
-#: It is looked so often whether the directory is still there.
+#: Seconds between two checks that the directory is still there.
 LOOK_S: Final = 1.0
 
 
@@ -30,7 +30,7 @@ class DirectoryLock:
     def __init__(self, folder: Path, *, is_shared: bool) -> None:
         self._folder = folder
         self._how = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-        #: What is held, with the descriptor that it was opened with.
+        #: Locked folders and files, with their open descriptors.
         self._held: dict[Path, int] = {}
 
     @classmethod
@@ -38,13 +38,13 @@ class DirectoryLock:
         """Locks the folder, then the file.
 
         Args:
-            folder: that exists.
-            like: whose owner and mode a new lock file gets.
-            read_only: no file is made, and none written; others may look as well.
+            folder: the data directory; it exists.
+            like: file whose owner and mode a new lock file gets.
+            read_only: the lock is shared with other readers; no file is made or written.
 
         Raises:
-            DataDirectoryInUse: another process holds one of them.
-            OSError: one of them cannot be opened.
+            DataDirectoryInUse: another process has locked the folder or the file.
+            OSError: the folder or the file cannot be opened.
         """
         lock = cls(folder, is_shared=read_only)
         try:
@@ -56,10 +56,11 @@ class DirectoryLock:
         return lock
 
     def hold_folder(self, folder: Path) -> None:
-        """Locks a folder as well. Where the file system cannot do that with folders (NFS), the file has to
-        do.
+        """Locks another folder. On a file system that cannot lock folders (NFS), only the lock file protects.
 
-        Raises: as `take`.
+        Raises:
+            DataDirectoryInUse: another process has locked the folder.
+            OSError: the folder cannot be opened.
         """
         self._held[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
@@ -68,14 +69,14 @@ class DirectoryLock:
     def _hold_file(self, path: Path, like: Path | None, *, read_only: bool) -> None:
         is_new = not path.exists()
         if is_new and read_only:
-            return  # no broker was ever here, or somebody removed it: the folder is held
+            return  # no broker was ever here, or somebody removed the file; the folder is locked
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._held[path] = descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
         if is_new and like is not None:
             belong_as(descriptor, like)
         self._lock(path)
         if not read_only:
-            with contextlib.suppress(OSError):  # no room: whoever wants to know the process does without
+            with contextlib.suppress(OSError):  # on a full disk the file has no process id
                 os.pwrite(descriptor, f"{os.getpid():<31}\n".encode(), 0)
 
     def _lock(self, path: Path) -> None:
@@ -86,8 +87,7 @@ class DirectoryLock:
                 raise
             raise DataDirectoryInUse(
                 f"data directory {self._folder} is in use by process {self._holder()}: stop that broker, "
-                f"or choose another directory with "
-                "--data-dir"
+                "or choose another directory with --data-dir"
             ) from None
 
     def _holder(self) -> str:
@@ -97,10 +97,10 @@ class DirectoryLock:
             return "unknown"
 
     def check(self) -> None:
-        """Looks whether everything that is held is still what stands under its name.
+        """Checks that each locked folder and file is still the one under its name.
 
         Raises:
-            StorageFailed: it is not: what is written now, no start would find.
+            StorageFailed: one was removed or replaced. No later start would find what is written from now on.
         """
         for path, descriptor in list(self._held.items()):
             try:
@@ -111,25 +111,24 @@ class DirectoryLock:
             if not is_same:
                 raise StorageFailed(
                     f"{path} is no longer what this broker opened ({reason}): it was removed, moved or "
-                    f"unmounted under the running broker. "
-                    f"What was acknowledged is in what it was: put it back at {self._folder}, then start "
-                    f"the broker"
+                    "unmounted while the broker was running. Everything acknowledged is in the directory "
+                    f"that was there before: put it back at {self._folder}, then start the broker"
                 )
 
     def close(self) -> None:
-        """Releases what is held."""
+        """Releases all locks."""
         held, self._held = self._held, {}
         for descriptor in held.values():
             os.close(descriptor)
 
 
 class DirectoryWatch:
-    """Looks every second, on a thread of its own, whether the data directory is still there: writes into
-    removed files succeed for ever.
+    """A thread that checks every second that the data directory is still there. Writes into removed files
+    succeed, so nothing else would notice.
 
     Args:
-        check: raises where it is not.
-        on_failure: is told, once.
+        check: raises MqError if the directory is gone.
+        on_failure: called once with that error.
     """
 
     def __init__(self, check: Callable[[], None], on_failure: Callable[[BaseException], None]) -> None:
@@ -141,7 +140,7 @@ class DirectoryWatch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Without waiting for the thread: it may be held up by a device that is gone.
+        # The thread is not joined: it may hang on a device that is gone.
         self._stopped.set()
 
     def _run(self) -> None:

@@ -1,14 +1,14 @@
-"""The pool of empty segment files: filled ahead of the writer, so that no sync of a turn has to allocate
+"""The pool of empty segment files. They are filled in advance, so that the sync of a turn allocates no
 blocks.
 
-A file grows under the name `pool-<k>.new`, is synced, and becomes `pool-<k>.mqj`. Recycled segments come back
-under such a name too, with their old bytes: nothing that was written in an earlier use reads as a frame in
-its place.
+A file is written under the name `pool-<k>.new`, synced, and renamed to `pool-<k>.mqj`. Recycled segments get
+such a name too and keep their old bytes: a frame from an earlier use has another place in its header, so it
+does not count.
 
-The two smallest files are the *reserves*: rows leave them alone, so that state can still be written when the
-disk is full. State fills the one, and then the other while snapshots cover the first, which comes back. Files
-for rows begin as small as a reserve and double with each one that is taken, up to `segment_bytes`; where the
-disk has no room for the size that is due, smaller ones do.
+The two smallest files are the *reserves*. Rows do not use them, so that state can be written when the disk is
+full. State fills the first reserve, and then the second one while snapshots cover the first, which then
+returns to the pool. Files for rows start with the size of a reserve; the size doubles with each file that is
+taken, up to `segment_bytes`. If the disk has no room for the next size, a smaller file is made.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mq_broker.journal.settings import JournalSettings
 from mq_wire.errors import StorageFailed, StoreFull
 
 _CHUNK: Final = bytes(1 << 20)
-#: Written and synced in steps of so many chunks: one sync of a whole file would hold up the turns of that
-#: moment.
+#: Number of chunks between two syncs. One sync of a whole file would delay the turns that are written
+#: meanwhile.
 _STEP_CHUNKS: Final = 8
 
 
@@ -42,7 +42,7 @@ class PoolFile(NamedTuple):
 
 
 class SegmentPool:
-    """Empty files, ready to become segments. Any thread may call.
+    """Empty files that can become segments. Any thread may call.
 
     Args:
         disk: the journal's folder.
@@ -50,7 +50,7 @@ class SegmentPool:
 
     Attributes:
         reserve_bytes: size of a reserve, and of the first files for rows.
-        spare_bytes: what new files leave free on the disk.
+        spare_bytes: bytes that new files leave free on the disk.
     """
 
     def __init__(self, disk: Disk, settings: JournalSettings) -> None:
@@ -60,25 +60,26 @@ class SegmentPool:
         self.spare_bytes = settings.spare_bytes
         self._reserves = settings.reserves
         self._changed = threading.Condition()
-        #: In order of arrival.
+        #: In the order in which they were added.
         self._files: list[PoolFile] = []
         self._next = 0
         #: Size of the next file that is filled for rows.
         self._due_bytes = self.reserve_bytes
-        #: A file of this size is waited for.
+        #: Size of the file that `ensure` waits for.
         self._asked_bytes = 0
-        #: Fills that failed because the disk is full; the filler rests until `ensure` asks again.
+        #: Number of fills that failed because the disk is full. After one, the filler pauses until `ensure`
+        #: asks.
         self._refusals = 0
         self._resting = False
-        #: What the last of them was refused for, where it was not bytes.
+        #: Why the last fill failed, if it was not for lack of bytes.
         self._refused_for = ""
         self._closed = False
         self._failure: OSError | None = None
         self._filler: threading.Thread | None = None
 
     def start(self) -> None:
-        """Takes over the files that an earlier process left, and begins to fill ahead. Until then the folder
-        is not touched.
+        """Takes over the files that an earlier process left, and starts to fill files. The folder is not
+        touched before.
         """
         self._find()
         if self._settings.fill_in_background:
@@ -86,8 +87,8 @@ class SegmentPool:
             self._filler.start()
 
     def _find(self) -> None:
-        """Takes over what an earlier process left: whole files stay, the smallest first, as many as are kept
-        ready; the rest goes.
+        """Takes over the files that an earlier process left: complete ones stay, the smallest first, up to
+        the number that is kept ready. All others are removed.
         """
         found = []
         for name in self._disk.list_names():
@@ -120,22 +121,20 @@ class SegmentPool:
         return len(self._files)
 
     def total_bytes(self) -> int:
-        """Returns the bytes of all files."""
+        """Returns the size of all files in bytes."""
         return sum(size for _, size in list(self._files))
 
     @property
     def is_short(self) -> bool:
-        """Whether a reserve is missing that the disk has no room for."""
+        """Whether a reserve is missing and the disk has no room for it."""
         return len(self._files) < self._reserves and (self._resting or self._filler is None)
 
     def ensure(self, size_bytes: int, left: int) -> bool:
-        """Says whether a file of this size can be taken so that as many are left; waits for it where the disk
-        has room.
-
-        Size 0 takes none: it asks whether so many are there.
+        """Whether a file of at least this size can be taken while `left` files remain. Waits until the file
+        is filled, if the disk has room for it. Size 0 only asks whether there are `left` files.
 
         Raises:
-            StorageFailed: a file could not be written for another reason than a full disk.
+            StorageFailed: a file could not be written, for another reason than a full disk.
         """
         if not size_bytes and len(self._files) >= left:
             return True
@@ -163,11 +162,11 @@ class SegmentPool:
             return True
 
     def _shrink_reserve(self, left: int) -> bool:
-        """Where rows find no room, a large file that came back as a reserve makes way for one that is as
-        small as a reserve is.
+        """Removes a large file from the reserves, so that rows get its room. A recycled segment may be a
+        reserve that is larger than necessary.
 
-        Returns whether one did. The next file that is filled is the reserve; there is room for another one
-        behind it, or nothing is done.
+        Returns whether a file was removed. The filler then makes a small reserve in its place. Nothing is
+        removed unless there is room for the small reserve and one more file.
         """
         reserves = sorted(self._files, key=lambda file: file.size)[: self._reserves]
         if left < self._reserves or not reserves or reserves[-1].size <= self.reserve_bytes:
@@ -186,9 +185,7 @@ class SegmentPool:
         return len(self._files) >= left if not size_bytes else self._choice(size_bytes, left) is not None
 
     def _choice(self, size_bytes: int, left: int) -> PoolFile | None:
-        """Returns the file that is to be taken: none of the reserves where others do, else the smaller
-        one.
-        """
+        """Returns the file to take: a file that is no reserve if possible, else the smaller reserve."""
         if len(self._files) <= left:
             return None
         reserves = sorted(self._files, key=lambda file: file.size)[: self._reserves]
@@ -197,18 +194,19 @@ class SegmentPool:
         return next((file for file in candidates if file.size >= size_bytes), None)
 
     def refusal(self, size_bytes: int) -> StoreFull:
-        """Returns the error for whoever wanted a file when `ensure` said no."""
+        """Returns the error for a caller whose `ensure` returned False."""
         if self._refused_for:
             return StoreFull(f"no room for another journal segment: {self._refused_for}")
         return StoreFull(
             f"the disk has {self._disk.free_bytes()} bytes free, a journal segment takes "
-            f"{max(size_bytes, self.reserve_bytes)} "
-            f"and {self.spare_bytes} stay free for snapshots: consume and acknowledge, or give the data "
-            f"directory more space"
+            f"{max(size_bytes, self.reserve_bytes)} and {self.spare_bytes} stay free for snapshots: "
+            "consume and acknowledge, or give the data directory more space"
         )
 
     def take(self, size_bytes: int, left: int) -> tuple[PoolFile, DiskFile]:
-        """Takes a file out of the pool, under its pool name; call `ensure` with the same before."""
+        """Takes a file out of the pool; it keeps its pool name. Call `ensure` with the same arguments
+        before.
+        """
         with self._changed:
             file = self._choice(size_bytes, left)
             assert file is not None, "no file was ensured"
@@ -220,8 +218,8 @@ class SegmentPool:
         return file, self._disk.open(file.name)
 
     def give(self, name: str, size: int) -> None:
-        """Puts a file of this size (bytes) under a pool name, or removes it when it is not needed; the
-        directory is not synced.
+        """Adds a file of this size in bytes to the pool under a new name, or removes it if the pool does not
+        need it. The directory is not synced.
         """
         with self._changed:
             is_reserve = size >= self.reserve_bytes and len(self._files) < self._reserves
@@ -239,11 +237,16 @@ class SegmentPool:
             self._changed.notify_all()
 
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
-        """Removes files until so many bytes are free: the first of these numbers that can be had, and so many
-        files are left.
+        """Removes files so that more bytes of the disk are free. The directory is not synced.
 
-        What is free now has not been enough: numbers up to that are wrong, and one file goes at least.
-        Returns whether any went. The directory is not synced.
+        Args:
+            wanted: numbers of free bytes; the first one that can be reached is the goal. A number that is
+            free
+                already is skipped, since it was not enough. If no number can be reached, one file is removed.
+            left: number of files that stay.
+
+        Returns:
+            Whether any file was removed.
         """
         with self._changed:
             ordered = sorted(self._files, key=lambda file: file.size)[left:]
@@ -261,7 +264,7 @@ class SegmentPool:
             return True
 
     def close(self) -> None:
-        """Stops the filler; what it has begun is removed at the next start."""
+        """Stops the filler. The next start removes its unfinished file."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -278,9 +281,7 @@ class SegmentPool:
             self._fill_one()
 
     def _wanted(self) -> list[int]:
-        """Returns the sizes of which one is to be filled next, the best first; none where everything is
-        ready.
-        """
+        """Returns the possible sizes of the next file to fill, the best first; empty if no file is needed."""
         ordered = sorted(size for _, size in self._files)
         if len(ordered) < self._reserves:
             return [self.reserve_bytes]
@@ -289,11 +290,11 @@ class SegmentPool:
         if len(ordered) < self._reserves + self._settings.pool_segments - 1:
             return self._sizes(self.reserve_bytes)
         if ordered[self._reserves - 1] > self.reserve_bytes:
-            return [self.reserve_bytes]  # a large file is in reserve since there was no other
+            return [self.reserve_bytes]  # a large file is a reserve, because there was no small one
         return []
 
     def _sizes(self, least: int) -> list[int]:
-        """Returns sizes from the one that is due down by half, none below `least`, whole pages."""
+        """Returns the next size and its halves, rounded up to pages, down to `least`."""
         size, most, sizes = max(self._due_bytes, least), self._settings.segment_bytes, []
         while size >= least:
             sizes.append(min(-(-size // 4096) * 4096, most))
@@ -301,7 +302,7 @@ class SegmentPool:
         return sizes
 
     def _fill_one(self) -> None:
-        """Fills one file and adds it; notes a full disk or a failure for `ensure`."""
+        """Fills one file and adds it. Notes a full disk or a failure for `ensure`."""
         with self._changed:
             number = self._next
             self._next += 1
@@ -321,7 +322,7 @@ class SegmentPool:
                 self._changed.notify_all()
 
     def _give_up(self, aside: str, error: OSError) -> None:
-        """Whoever waits in `ensure` learns that there is no room now, or that the disk has failed."""
+        """Tells `ensure`, which may be waiting, that the disk is full or has failed."""
         failure: OSError | None = error
         if error.errno in FULL:
             self._refused_for = why_full(error, self._disk)
@@ -340,19 +341,19 @@ class SegmentPool:
             self._changed.notify_all()
 
     def _fill(self, name: str, sizes: list[int]) -> int:
-        """Writes zeros and syncs; returns the size, the first that there is room for, or 0 when the pool was
-        closed meanwhile.
+        """Writes a file of zeros and syncs it. Returns its size, the first one that there is room for, or 0
+        if the pool was closed meanwhile.
         """
-        # Asked first: an attempt that fails would take the last of the room from others as long as it lasts,
-        # again and again.
+        # The free space is checked first: each failing attempt would take the last free bytes from others
+        # while it lasts.
         free = self._disk.free_bytes() - self.spare_bytes
         size = next((size for size in sizes if size <= free), 0)
         if not size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
         file = self._disk.create(name)
         try:
-            # The blocks first, in one go: the syncs of a file that grows are two to four times slower. Then
-            # zeros: into blocks that were never written, the sync of a turn is slower.
+            # All blocks are allocated at once: syncs of a growing file take two to four times as long. Then
+            # zeros are written: the sync of a turn takes longer when its blocks were never written.
             size = _allocate(file, sizes[sizes.index(size) :])
             step = _STEP_CHUNKS * len(_CHUNK)
             for position in range(0, size, step):
@@ -367,7 +368,7 @@ class SegmentPool:
 
 
 def _allocate(file: DiskFile, sizes: list[int]) -> int:
-    """Gives the file the first of these sizes that the system allows; returns it."""
+    """Gives the file the first of these sizes that the system allows; returns that size."""
     for size in sizes:
         try:
             file.allocate(size)

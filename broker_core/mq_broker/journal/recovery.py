@@ -1,26 +1,25 @@
-"""Reading the journal at a start: which turns count, and whether bad bytes are a torn tail or damage.
+"""Reads the journal at a start: which turns count, and whether bad bytes are a torn tail or damage.
 
 The rules, with *last* for the last turn that was accepted:
 
-1. The next turn is number last + 1. It begins where *last* ended, or, when the writer had no room there, at
-the front of the next segment.
-2. A turn counts when every byte of it is right: frames in their place, bodies, padding, entries counted, and
-its trailer holds the CRC of
-   *last*'s trailer. Its generation is that of *last*, or the next one when it has no entries (it opens that
-   generation).
-3. Otherwise the journal ends here, and the bytes behind are a torn tail: one turn is in flight at a time, so
-this one was never receipted.
-4. Unless a frame or trailer of turn last + 2 or later, of the same or a newer generation, stands in its place
-further behind: turn
-   last + 1 was synced before that was begun, so acknowledged data is damaged. The same when the journal ends
-   before the snapshot's turn.
+1. The next turn has the number last + 1. It begins where *last* ended, or at the start of the next segment if
+   the writer had no room there.
+2. A turn counts if every byte of it is right: frames are in their place, bodies and padding are right, the
+   number of entries is right, and its trailer holds the CRC of *last*'s trailer. Its generation is that of
+   *last*. A turn without entries may have the next generation: it opens that generation.
+3. If the next turn does not count, the journal ends there, and the bytes behind its end are a torn tail. Only
+   one turn is written at a time, so the torn turn was never acknowledged.
+4. In two cases acknowledged data is damaged, and there is no torn tail. First: a frame or trailer of turn
+   last + 2 or later, of the same or a newer generation, stands in its place behind the end. Turn last + 1 was
+   synced before turn last + 2 began, so it was acknowledged. Second: the journal ends before the turn of the
+   snapshot.
 
-Frames of older generations are remains of turns that were cut. They never reach number last + 2: a cut takes
-away one turn, and the next generation opens with its number. After recovery the journal therefore opens a
-generation, cut or not; but where the last one has just been opened and nothing was begun in it, that one
-does.
+Frames of older generations are remains of torn turns. Their numbers are at most last + 1: a torn tail is one
+turn, and the next generation begins with its number. So after every recovery the journal opens a new
+generation, with or without a torn tail. It need not do so if the last turn opened a generation and no later
+turn was begun.
 
-What cannot be told apart: rot in the very last turn looks like a turn that was never finished.
+One case cannot be detected: damage in the very last turn looks like a turn that was not finished.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_wire.errors import JournalDamaged
 
 _REMEDY: Final = (
-    "`mq verify` shows what it costs, `mq repair` takes it out, or restore the data directory "
+    "`mq verify` shows what is lost, and `mq repair` takes the damage out; or restore the data directory "
     "from a copy; nothing was changed"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """The place behind one turn: its segment, the position where it ends, its number, generation and the CRC
+    """The end of one turn: segment and position where the turn ends, its number, its generation and the CRC
     of its trailer.
     """
 
@@ -55,12 +54,12 @@ class JournalPosition:
     trailer_crc: int
 
 
-#: Before the first turn of every journal.
+#: The position before the first turn of a journal.
 BEGINNING: Final = JournalPosition(segment=1, position=FIRST_POSITION, turn=0, generation=0, trailer_crc=0)
 
 
 class Entry(NamedTuple):
-    """One entry as recovered: its header, its body and where that lies (None without body)."""
+    """A recovered entry: header, body and the place of the body. Body and place are None without body."""
 
     header: memoryview
     body: memoryview | None
@@ -69,9 +68,9 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn as recovered: its number, its entries, where it begins, and the position behind it.
+    """A recovered turn: number, entries, position in the segment where it begins, and its end.
 
-    The views show the mapped segment; who keeps them beyond recovery copies.
+    The entries are views of the mapped segment. Copy what is kept after recovery.
     """
 
     number: int
@@ -81,12 +80,12 @@ class Turn:
 
 
 class TurnReader:
-    """Iterates over the turns behind a position; afterwards `position` is where the journal ends.
+    """Iterates over the turns after a position. Afterwards `position` is the end of the journal.
 
     Args:
         segments: of the journal.
-        seed: of its header CRCs.
-        start: the position that a snapshot covers, None to read all.
+        seed: of the header CRCs.
+        start: position that a snapshot covers; None reads all turns.
     """
 
     def __init__(self, segments: Segments, seed: int, start: JournalPosition | None) -> None:
@@ -94,18 +93,18 @@ class TurnReader:
         self._seed = seed
         self._start = start
         self.position = start or BEGINNING
-        #: The last turn that was read, None when there is none behind the start.
+        #: The last turn that was read; None if there is none after `start`.
         self.last: Turn | None = None
-        #: Whether the journal ends with the turn that opens a generation, and nothing was ever begun behind
-        #: it: the next process may go on in that generation, and a start after a start writes nothing.
+        #: Whether the last turn opened a generation and no later turn was begun. Then this generation can be
+        #: used, and the start writes nothing.
         self.is_fresh = False
 
     def __iter__(self) -> Iterator[Turn]:
-        """Yields turns in order.
+        """Yields the turns in order.
 
         Raises:
-            JournalDamaged: acknowledged data is damaged, with segment, position and turn.
-            DataDirectoryUnusable: frames of a newer version.
+            JournalDamaged: acknowledged data is damaged; the error names segment, position and turn.
+            DataDirectoryUnusable: a frame has an unknown version, kind or flag.
         """
         while True:
             here = self._read_turn(self.position.segment, self.position.position)
@@ -121,7 +120,9 @@ class TurnReader:
             yield found
 
     def _read_turn(self, number: int, start: int) -> Turn | Reading:
-        """Reads the turn that begins there, if it is the next one and all of it is right."""
+        """Reads the turn that begins at `start`. Returns the reason if it is not the next turn or not
+        right.
+        """
         segment = self._segments[number]
         view = self._segments.whole(segment)
         expected = self.position.turn + 1
@@ -186,17 +187,16 @@ class TurnReader:
         return frame, trailer
 
     def _check_end(self, reading: Reading) -> None:
-        """Raises JournalDamaged when the journal must go on behind `position`, or must not end before it."""
+        """Raises JournalDamaged if the journal must not end at `position` (rule 4 of the module)."""
         end = self.position
         place = f"segment {end.segment}, position {end.position}"
         behind = list(self._behind())
         evidence = next((frame for frame in behind if frame.turn >= end.turn + 2), None)
         if evidence is not None:
             raise JournalDamaged(
-                f"{place}: turn {end.turn + 1} is damaged ({reading.value}): turn {evidence.turn} stands "
-                f"behind it at segment "
-                f"{evidence.segment}, position {evidence.position}, so turn {end.turn + 1} had been "
-                f"acknowledged: {_REMEDY}"
+                f"{place}: turn {end.turn + 1} is damaged ({reading.value}): turn {evidence.turn} follows it "
+                f"at segment {evidence.segment}, position {evidence.position}, so turn {end.turn + 1} "
+                f"had been acknowledged: {_REMEDY}"
             )
         if self.last is not None:
             self.is_fresh = not self.last.entries and not any(frame.turn == end.turn + 1 for frame in behind)
@@ -208,12 +208,12 @@ class TurnReader:
         if not self._ends_with(self._start):
             raise JournalDamaged(
                 f"{place}: the journal ends before turn {end.turn}, which the snapshot covers "
-                f"({reading.value}): "
-                f"files of different times were mixed, or the disk lost acknowledged data: {_REMEDY}"
+                f"({reading.value}): files of different times were mixed, or the disk lost "
+                f"acknowledged data: {_REMEDY}"
             )
 
     def _ends_with(self, start: JournalPosition) -> bool:
-        """Says whether the trailer of the snapshot's turn stands where the snapshot saw it."""
+        """Whether the trailer of the snapshot's turn is where the snapshot's position says."""
         view = self._segments.whole(self._segments[start.segment])
         at = start.position - TRAILER_BYTES
         frame = frames.decode(view, start.segment, at, self._seed) if at >= FIRST_POSITION else Reading.BROKEN
@@ -224,8 +224,8 @@ class TurnReader:
         )
 
     def _behind(self) -> Iterator[Frame]:
-        """Yields frames behind the end that are no older than the last turn: of the turn that was in flight,
-        or proof of a later one.
+        """Yields frames behind the end that are not older than the last turn: frames of the turn that was not
+        finished, and proofs of later turns.
         """
         for segment in self._segments:
             if segment.number < self.position.segment:
@@ -243,8 +243,8 @@ class TurnReader:
 
 
 def candidates(view: memoryview, first: int, sector_bytes: int) -> list[int]:
-    """Returns the positions from `first` on where a turn could begin or its trailer stand, and where a
-    frame's magic is.
+    """Returns the positions from `first` on where a turn could begin or its trailer could stand, and where
+    the magic of a frame is.
     """
     words = np.frombuffer(view[: len(view) // 4 * 4], "<u4")
     found = []

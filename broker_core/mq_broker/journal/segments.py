@@ -1,7 +1,7 @@
 """Segments: the files of the journal, numbered without gaps in the order of their use.
 
-The first 4096 bytes of `segment-<number>.mqj` are its header, of which 64 are used (little-endian, version 1,
-format for ever):
+The first 4096 bytes of `segment-<number>.mqj` are for its header, which has 64 bytes (little-endian, version
+1; this layout never changes):
 
      0 | magic "MQJS"                  | version | zeros               |
      8 | uuid of the journal, 16 bytes                                 |
@@ -12,17 +12,17 @@ format for ever):
     56 | zeros                         | CRC of bytes 0-59             |
 
 Header and file are durable before the file gets its name, so a named segment with another header is damaged.
-Turns follow from 4096 on.
+The turns begin at position 4096.
 
-At 64 stands, once the next segment is durable under its name and before anything is written into it, that
-there is one (32 bytes):
+At position 64 a mark of 32 bytes says that there is a next segment. It is written once the next segment is
+durable under its name, and before anything is written into that segment:
 
     64 | magic "MQJN"                  | CRC of the rest               |
     72 | uuid of the journal, 16 bytes                                 |
     88 | number of the next segment                                    |
 
-Without, the journal would seem to end here if the next file were lost. The mark goes when a next segment that
-holds nothing is given back.
+Without the mark, the journal would seem to end here if the next file were lost. The mark is removed when a
+next segment without turns is recycled.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def segment_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Segment:
-    """One segment file. `first_turn` is None when its header is damaged (only in segments that recovery need
-    not read).
+    """One segment file. `first_turn` is None if its header is damaged, which is allowed only for segments
+    that recovery need not read.
     """
 
     number: int
     first_turn: int | None
     size: int
     sector_bytes: int
-    #: Its header says that there is a next one.
+    #: The header says that there is a next segment.
     followed: bool = False
-    #: The device has been asked for all of it.
+    #: The device has read the whole segment without an error.
     is_read: bool = False
     view: memoryview | None = field(default=None, repr=False)
 
@@ -85,8 +85,8 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
     """Reads the header of segment `number`.
 
     Raises:
-        JournalDamaged: it is not one, or that of another segment.
-        DataDirectoryUnusable: of an unknown version or another journal.
+        JournalDamaged: the header is damaged, or belongs to another segment.
+        DataDirectoryUnusable: the header has an unknown version or belongs to another journal.
     """
     name = segment_name(number)
     if len(header) < _HEADER.size:
@@ -108,20 +108,20 @@ def decode_header(header: bytes, uuid: UUID, number: int, file_bytes: int) -> Se
         )
     if at_number != number or size != file_bytes:
         raise JournalDamaged(
-            f"{name} says it is segment {at_number} of {size} bytes and has {file_bytes} bytes: restore "
-            f"the data directory from a copy"
+            f"{name} has {file_bytes} bytes and the header of segment {at_number} with {size} bytes: "
+            "restore the data directory from a copy"
         )
     return Segment(number, first_turn, size, sector_bytes)
 
 
 def encode_next(uuid: UUID, number: int) -> bytes:
-    """Returns the mark that segment `number` is followed by another."""
+    """Returns the mark which says that segment `number` has a next segment."""
     rest = _NEXT.pack(b"", 0, uuid.bytes, number + 1)[8:]
     return _NEXT_MAGIC + crc32(rest).to_bytes(4, "little") + rest
 
 
 def size_in(header: bytes) -> int | None:
-    """Returns the size that a header says its file has, None where it is damaged."""
+    """Returns the file size that a segment header states, or None if the header is damaged."""
     whole = (
         len(header) >= _HEADER.size
         and crc32(header[:_CRC_AT]).to_bytes(4, "little") == header[_CRC_AT : _HEADER.size]
@@ -130,17 +130,17 @@ def size_in(header: bytes) -> int | None:
 
 
 class Segments:
-    """All segments of one journal, and their maps.
+    """All segments of one journal, and their memory maps.
 
-    The writer adds and recycles; any thread may map. A map outlives its segment's file, but not its content:
-    recycling puts other bytes in their place. Who reads outside the writer's thread is known to the core,
-    which names no segment that somebody reads (`State.pins`).
+    The writer adds and recycles segments; any thread may map one. A map stays valid when its segment is
+    recycled, but its bytes are overwritten. The core knows which segments other threads read (`State.pins`)
+    and does not let them be recycled.
 
     Args:
         disk: the journal's folder.
         settings: sizes of new segments.
         uuid: of the journal.
-        pool: where new files come from.
+        pool: source of new files.
     """
 
     def __init__(self, disk: Disk, settings: JournalSettings, uuid: UUID, pool: SegmentPool) -> None:
@@ -151,20 +151,20 @@ class Segments:
         self._lock = threading.Lock()
         self._by_number: dict[int, Segment] = {}
         self._mapped: list[Segment] = []
-        #: No segment gets a lower number.
+        #: Lowest number that a new segment may get.
         self.number_min = 1
         self.sector_bytes = settings.sector_bytes or disk.sector_bytes
 
     def find(self, needed_from: int | None) -> None:
-        """Takes over the segments of the folder.
+        """Reads the headers of all segments in the folder.
 
         Args:
-            needed_from: first segment that recovery reads. One before it may have a damaged header: its rows
-                have checksums of their own. None = all of them may, and any may be missing.
+            needed_from: first segment that recovery reads. Segments before it may have damaged headers: their
+                rows have checksums of their own. None = every segment may be damaged or missing.
 
         Raises:
-            JournalDamaged: a header is damaged, or a segment is missing among those that recovery reads.
-            DataDirectoryUnusable: of an unknown version or another journal.
+            JournalDamaged: a segment that recovery reads is missing or has a damaged header.
+            DataDirectoryUnusable: a segment of an unknown version or of another journal.
         """
         for name in self._disk.list_names():
             stem = name.removeprefix("segment-").removesuffix(".mqj")
@@ -192,10 +192,9 @@ class Segments:
         for number in range(needed_from, max(end, needed_from) + 1):
             if number not in self._by_number:
                 raise JournalDamaged(
-                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, the "
-                    f"last one is {end}): "
-                    "`mq verify` shows what it costs; put the file back, or let `mq repair` do without; "
-                    "nothing was changed"
+                    f"{segment_name(number)} is missing (recovery begins in segment {needed_from}, and the "
+                    f"last segment is {end}): `mq verify` shows what is lost; put the file back, or let "
+                    "`mq repair` do without it; nothing was changed"
                 )
 
     def __iter__(self) -> Iterator[Segment]:
@@ -208,14 +207,14 @@ class Segments:
             raise _gone(number) from None
 
     def get(self, number: int) -> Segment | None:
-        """Returns the segment, None when there is none."""
+        """Returns the segment, or None if it is not kept."""
         return self._by_number.get(number)
 
     def open_next(self, first_turn: int, size_bytes: int, left: int) -> tuple[Segment, DiskFile]:
-        """Makes the next segment from a file of the pool, durable under its name before anything is written
-        into it.
+        """Makes the next segment from a file of the pool. It is durable under its name before any turn is
+        written into it.
 
-        `size_bytes` and `left` are what was ensured.
+        `size_bytes` and `left` must be the values that `SegmentPool.ensure` was called with.
         """
         number = max(max(self._by_number, default=0) + 1, self.number_min)
         (pool_name, size), file = self._pool.take(size_bytes, left)
@@ -228,7 +227,7 @@ class Segments:
         return segment, file
 
     def note_next(self, segment: Segment, file: DiskFile, *, exists: bool) -> None:
-        """Writes into the segment's header, durably, whether there is a next one."""
+        """Writes or removes the mark that there is a next segment, and syncs it."""
         if segment.followed != exists:
             file.write_at(
                 [encode_next(self._uuid, segment.number) if exists else bytes(_NEXT.size)], _NEXT_AT
@@ -237,7 +236,7 @@ class Segments:
             segment.followed = exists
 
     def view(self, segment: Segment) -> memoryview:
-        """Returns the segment's bytes, mapped, read-only; what is written later shows in them too."""
+        """Returns the segment's bytes as a read-only memory map, which also shows later writes."""
         view = segment.view
         if view is not None:
             return view
@@ -252,13 +251,13 @@ class Segments:
             segment.view = view
             self._mapped.append(segment)
             if len(self._mapped) > self._settings.maps_max:
-                # Slices in use keep the map alive; only the journal lets go of it.
+                # Slices that are in use keep the map alive.
                 self._mapped.pop(0).view = None
             return view
 
     def whole(self, segment: Segment) -> memoryview:
-        """Returns what `view` does, once the device has read all of it: for who goes through a segment at a
-        start or a repair.
+        """Returns the same as `view`, after the device has read the whole segment. For recovery and repair,
+        which read all of it.
 
         Raises:
             JournalDamaged: the device cannot read it.
@@ -270,19 +269,18 @@ class Segments:
             except OSError as error:
                 raise JournalDamaged(
                     f"{segment_name(segment.number)}: {error}: copy the directory to another disk with a "
-                    f"tool that goes on behind bad "
-                    "sectors, such as ddrescue, and run `mq repair` on the copy"
+                    "tool that skips bad sectors, such as ddrescue, and run `mq repair` on the copy"
                 ) from error
             segment.is_read = True
         return view
 
     def part(self, number: int, position: int, size: int) -> memoryview:
-        """Returns some of a segment's bytes as `view` does, once the device has read them.
+        """Returns `size` bytes of a segment as a view of its map, after the device has read them.
 
         Raises:
-            DataLost: it is no longer kept.
-            JournalDamaged: the device cannot read them.
-            StorageFailed: it could not be mapped.
+            DataLost: the segment is no longer kept.
+            JournalDamaged: the device cannot read the bytes.
+            StorageFailed: the segment could not be mapped.
         """
         try:
             whole = self.view(self[number])
@@ -310,7 +308,7 @@ class Segments:
         for segment in free:
             self._pool.give(segment_name(segment.number), segment.size)
         if free:
-            # Else a crash could bring back the old name with the content of a later use.
+            # Otherwise a crash could bring back the old name with bytes from the next use of the file.
             self._disk.sync_directory()
 
 
@@ -324,5 +322,5 @@ def _unmapped(number: int, error: OSError) -> StorageFailed:
 
 def _gone(number: int) -> DataLost:
     return DataLost(
-        f"segment {number} is no longer kept: its rows were acknowledged or moved; look them up anew"
+        f"segment {number} is no longer kept: its rows were acknowledged or moved; look them up again"
     )

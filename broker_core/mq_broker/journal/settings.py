@@ -9,10 +9,9 @@ from mq_wire.errors import InvalidOption
 
 SEGMENT_BYTES_DEFAULT: Final = 128 << 20
 SEGMENT_BYTES_MIN: Final = 16 << 10
-#: Twice what the largest batch takes: an empty directory has four of these.
+#: Twice the size of the largest batch. An empty data directory has four files of this size.
 FIRST_BYTES_DEFAULT: Final = 8 << 20
-#: Positions inside a segment fit into 32 bits many times over; larger files would only make space come back
-#: later.
+#: Larger files would only delay the reuse of their space. Positions in them would still fit into 32 bits.
 SEGMENT_BYTES_MAX: Final = 1 << 30
 
 
@@ -21,19 +20,19 @@ class JournalSettings:
     """How the journal uses its folder.
 
     Args:
-        segment_bytes: largest size of a segment file, a multiple of 4096. Segments that exist keep the size
-            they have.
-        first_bytes: size of the first segment files, and of the two that are kept back for state; from there
-            on sizes double with use.
-        pool_segments: one empty file less is kept ready for rows; twice as many recycled ones are kept, the
-            rest is removed.
-        reserves: so many empty files are kept back for state; none where nothing goes on afterwards.
-        spare_bytes: what new segment files leave free on the disk, at least. Segments come back only behind a
-            snapshot, which needs room as well: without any, a disk that is full would stay full for ever.
-        sector_bytes: what the device writes atomically, 512 or 4096; None asks the disk.
-        fill_in_background: fill pool files on a thread of their own; off in tests, where each step must come
-            in order.
-        maps_max: how many segments stay mapped for readers; others are mapped again when they are asked for.
+        segment_bytes: largest size of a segment file, a multiple of 4096. Existing segments keep their size.
+        first_bytes: size of the first segment files, and of the files that are kept back for state. Sizes
+            double with each file that rows take.
+        pool_segments: `pool_segments - 1` empty files are kept ready for rows. Of recycled segments, twice
+            `pool_segments` are kept; more are removed.
+        reserves: number of empty files that are kept back for state. 0 if nothing is written afterwards.
+        spare_bytes: bytes that new segment files leave free on the disk, at least. A segment is reused only
+            after a snapshot, and a snapshot needs room: without it, a full disk would stay full for ever.
+        sector_bytes: number of bytes that the device writes atomically, 512 or 4096; None asks the disk.
+        fill_in_background: whether a thread fills pool files. Tests switch it off, so that all steps happen
+        in
+            a fixed order.
+        maps_max: number of segments that stay mapped for readers; other segments are mapped again on use.
 
     Raises:
         InvalidOption: a value that is not allowed.
@@ -70,7 +69,7 @@ class JournalSettings:
             raise InvalidOption(f"maps_max is {self.maps_max}: take 2 or more")
 
 
-#: For tests: everything rolls after a few operations, and nothing happens behind the test's back.
+#: For tests: a new segment begins after a few operations, and nothing happens in the background.
 TINY: Final = JournalSettings(
     segment_bytes=16 << 10, pool_segments=2, sector_bytes=512, fill_in_background=False, maps_max=2
 )

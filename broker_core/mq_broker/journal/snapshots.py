@@ -1,17 +1,13 @@
-"""Snapshots: the state at one synced turn, in parts, so that only what has changed is written.
+"""Snapshots: the state at one synced turn, in parts, so that only changed parts are written.
 
-    pack-<n>.mqk        parts that were written by snapshot n: frames of kind PART, the header is the key, the
-    body the part manifest-<n>.mqm    one frame of kind MANIFEST: its body (JSON) names the turn and, for each
-    key, pack, position, size and CRC
+Each snapshot writes a pack and a manifest (`packs`), under `<name>.new`. Each file is synced and renamed, the
+pack before the manifest.
 
-Both are written under `<name>.new`, synced and renamed, the pack before the manifest. In these frames the
-segment is the number of the file and turn and generation are those of the snapshot, so a file under another's
-name does not read.
-
-The two newest manifests are kept, and no pack serves both: what is damaged in one file never spoils both. So
-an unchanged part lies in either's packs, and a snapshot takes over the places of the one before the last
-where the part has not changed since, else a copy. A pack lives while a manifest names it; one of which less
-than half is live is written anew, and so is one that is old.
+The two newest snapshots are kept, and no pack belongs to both, so that no single damaged file spoils both. An
+unchanged part is therefore in the packs of both. A new snapshot refers to the part in the packs of the
+snapshot before the last one, if the part has not changed since then; otherwise it writes a copy. A pack is
+kept while a manifest refers to it. The parts of a pack are copied to a new one when less than half of it is
+live, or when it is old.
 """
 
 from __future__ import annotations
@@ -19,80 +15,57 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from typing import Final
 from uuid import UUID
 
 from mq_broker.journal import frames
-from mq_broker.journal.disk import FULL, Disk, DiskFile, read_in, remedy_of, why_full
-from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
+from mq_broker.journal.disk import FULL, Disk, remedy_of, why_full
+from mq_broker.journal.frames import FrameKind, Place
+from mq_broker.journal.packs import Manifest, PackReader, PackWriter, manifest_name, pack_name
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
 
-#: After so many snapshots a pack is written anew even though nothing in it has changed.
+#: After so many snapshots the parts of a pack are copied to a new one, even if they have not changed.
 PACK_AGE_MAX: Final = 64
-#: The largest part that is written: far less than any reader takes (parsers end at 2 GiB, a frame at 4 GiB).
+#: The largest part that is written, far below the limits of readers: 2 GiB for protobuf, 4 GiB for a frame.
 PART_BYTES_MAX: Final = 64 << 20
-#: Buffers of this size together go to the disk in one write.
-_WRITE_BYTES: Final = 1 << 20
-#: What a part takes in the manifest, about.
+#: Approximate size of a part's row in the manifest.
 _ROW_BYTES: Final = 64
 
 
-def manifest_name(number: int) -> str:
-    """File name of the manifest of snapshot `number`."""
-    return f"manifest-{number:010d}.mqm"
-
-
-def pack_name(number: int) -> str:
-    """File name of the pack of snapshot `number`."""
-    return f"pack-{number:010d}.mqk"
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A snapshot's table of contents: where each part lies. `Place.segment` is the number of the pack."""
-
-    number: int
-    position: JournalPosition
-    parts: dict[str, Place]
-
-    def packs(self) -> set[int]:
-        """Returns the numbers of the packs it needs."""
-        return {place.segment for place in self.parts.values()}
-
-
 class SnapshotStore:
-    """The snapshots of one broker. One thread at a time.
+    """The snapshots of one broker. Only one thread may use it at a time.
 
     Args:
-        disk: folder of the snapshots alone.
-        uuid: of the journal; seeds the checksums.
-        any_state: whether none of the snapshots need be whole: a repair writes new ones.
+        disk: folder that only the snapshots use.
+        uuid: of the journal; it seeds the checksums.
+        any_state: do not fail if all snapshots are damaged. For a repair, which writes new ones.
 
     Raises:
-        JournalDamaged: there are snapshots, and none of them is whole.
+        JournalDamaged: there are snapshots, and all of them are damaged.
     """
 
     def __init__(self, disk: Disk, uuid: UUID, *, any_state: bool = False) -> None:
         self._disk = disk
         self._seed = frames.seed_of(uuid)
+        self._packs = PackReader(disk, uuid)
         self._kept: list[Manifest] = []
-        #: Manifests that did not read, with the reason; they are removed with the next snapshot.
+        #: Damaged snapshots, with the reasons. The next snapshot removes them.
         self.damaged: list[str] = []
         self._last_number = 0
-        #: Keys whose parts are the same in both kept snapshots; after a start that is not known, so all is
-        #: copied once.
+        #: Keys whose parts are the same in both kept snapshots. This is not known after a start, so the first
+        #: snapshot copies all parts.
         self._same: set[str] = set()
         self._any_state = any_state
         self._find()
 
     def _find(self) -> None:
-        """Takes the two newest snapshots that are whole, each part of them checked.
+        """Finds the two newest whole snapshots. All parts of both are checked.
 
-        Also of the older one: what it needs of the journal is all that is kept. A manifest without its pack
-            may have come back in a crash.
+        The older one is checked too, because the journal is kept from its position on. A crash may have
+        brought back a manifest whose pack is gone.
         """
         for name in self._disk.list_names():
             kind, _, rest = name.partition("-")
@@ -100,7 +73,7 @@ class SnapshotStore:
                 self._last_number = max(self._last_number, int(rest[:10]))
         for number in self._numbers("manifest-", ".mqm")[::-1]:
             try:
-                manifest = self._read_manifest(number)
+                manifest = self._packs.manifest(number)
                 if len(self._kept) < 2:
                     self._check_parts(manifest)
             except JournalDamaged as error:
@@ -110,34 +83,34 @@ class SnapshotStore:
         del self._kept[2:]
         if self.damaged and not self._kept and not self._any_state:
             raise JournalDamaged(
-                f"no snapshot is whole: {'; '.join(self.damaged)}: `mq verify` shows what it costs, `mq "
-                f"repair` goes on with what is left, "
-                "or restore the data directory from a copy; nothing was changed"
+                f"all snapshots are damaged: {'; '.join(self.damaged)}: `mq verify` shows what is lost, and "
+                "`mq repair` keeps everything else; or restore the data directory from a copy; "
+                "nothing was changed"
             )
 
     def load(self) -> tuple[JournalPosition, Iterator[tuple[str, bytes]]] | None:
-        """Returns the newest whole snapshot: its position and its parts (key, bytes); None when there was
-        never one.
+        """Returns the newest whole snapshot: its position and its parts (key, bytes). None if there is
+        none.
         """
         if not self._kept:
             return None
         manifest = self._kept[0]
-        return manifest.position, self._parts(manifest, manifest.parts)
+        return manifest.position, self._packs.parts(manifest, manifest.parts)
 
     def position(self) -> JournalPosition | None:
-        """Returns the position that the newest snapshot covers."""
+        """Returns the position that the newest snapshot covers; None if there is none."""
         return self._kept[0].position if self._kept else None
 
     def older_position(self) -> JournalPosition | None:
-        """Returns the position that the older kept snapshot covers; None while there are fewer than two.
+        """Returns the position that the older kept snapshot covers; None if fewer than two are kept.
 
-        Recovery may have to begin there: only segments before its segment may be reclaimed.
+        Recovery may have to begin there, so only segments before that of the position may be reclaimed.
         """
         return self._kept[1].position if len(self._kept) > 1 else None
 
     def sizes(self) -> tuple[int, int]:
-        """Returns about how many bytes all of the newest snapshot takes by itself, and how many both that are
-        kept take now.
+        """Returns the approximate size of the newest snapshot alone, and the size of all files of both kept
+        snapshots, in bytes.
         """
         parts = self._kept[0].parts if self._kept else {}
         whole = sum(
@@ -162,37 +135,36 @@ class SnapshotStore:
     def write(
         self, position: JournalPosition, parts: Iterable[tuple[str, bytes]], keep: Iterable[str] = ()
     ) -> None:
-        """Writes a snapshot; afterwards it is the newest. What fails leaves the snapshots as they were.
+        """Writes a snapshot, which becomes the newest. If it fails, the kept snapshots stay as they were.
 
         Args:
-            position: behind a turn that is committed; the state is that of this turn.
-            parts: key and bytes of each part that is new or changed; consumed once, written as it comes.
-            keep: keys of the newest snapshot that are unchanged. What is in neither is forgotten.
+            position: end of a committed turn; the parts are the state at this turn.
+            parts: key and bytes of each new or changed part; read once, and written one after the other.
+            keep: keys of unchanged parts of the newest snapshot. Parts in neither argument are dropped.
 
         Raises:
-            StoreFull: no room.
-            StorageFailed: a write or sync failed.
-            JournalDamaged: an unchanged part that had to be copied is rotten: write all parts anew.
-            InternalError: a key twice, one to keep that the newest snapshot does not have, or a part of more
-                than `PART_BYTES_MAX`.
+            StoreFull: no room. StorageFailed: a write or sync failed. JournalDamaged: an unchanged part that
+            had to be copied is damaged: pass all parts in `parts`. InternalError: a key was given twice, a
+            key to keep is not in the newest snapshot, or a part has more
+                than `PART_BYTES_MAX` bytes.
         """
         number = self._last_number + 1
         self._last_number = number
         if not self.damaged:
-            self._sweep()  # what an attempt left that broke off must not stand in the way
+            self._sweep()  # files of an interrupted attempt would be in the way
         try:
             kept = self._kept_parts(keep)
             manifest = self._write_pack(number, position, parts, kept)
             self._write_manifest(manifest)
         except OSError as error:
-            # Behind a manifest with its name stands a sync alone, and a failed one is final: the next start
-            # finds either state, each whole.
+            # Once the manifest has its name, only a sync is left. A failed sync is final: the next start
+            # finds the new snapshot or the one before, and both are whole.
             if error.errno in FULL and manifest_name(number) not in self._disk.list_names():
                 self._remove_aside(number)
                 reason = why_full(error, self._disk)
                 least = (
-                    f"it needs more than the {self._disk.free_bytes()} bytes that are free: consume "
-                    f"and acknowledge, or add space"
+                    f"it needs more than the {self._disk.free_bytes()} bytes that are free: "
+                    "consume and acknowledge, or add space"
                 )
                 raise StoreFull(f"snapshot {number} could not be written: {reason or least}") from error
             raise StorageFailed(
@@ -219,8 +191,8 @@ class SnapshotStore:
         parts: Iterable[tuple[str, bytes]],
         kept: dict[str, Place],
     ) -> Manifest:
-        """Writes changed parts into a new pack, and unchanged ones that only the newest snapshot has, or in
-        packs mostly dead or old.
+        """Writes a new pack with the changed parts and copies of some unchanged ones: of parts that are only
+        in packs of the newest snapshot, and of parts in packs that are mostly dead or old.
         """
         older = self._kept[1].parts if len(self._kept) > 1 else {}
         places = {key: older[key] for key in kept if key in self._same and key in older}
@@ -230,7 +202,7 @@ class SnapshotStore:
         aside = pack_name(number) + ".new"
         file = self._disk.create(aside)
         try:
-            writer = _PackWriter(file, self._seed, number, position)
+            writer = PackWriter(file, self._seed, number, position)
             for key, body in chain(parts, self._copies(copied)):
                 if key in places:
                     raise InternalError(
@@ -239,8 +211,7 @@ class SnapshotStore:
                 if len(body) > PART_BYTES_MAX:
                     raise InternalError(
                         f"part {key!r} of snapshot {number} has {len(body)} bytes, the limit is "
-                        f"{PART_BYTES_MAX}: it must be cut into "
-                        "pieces; nothing was written"
+                        f"{PART_BYTES_MAX}: it must be cut into pieces; nothing was written"
                     )
                 places[key] = writer.add(key, body)
             writer.flush()
@@ -267,7 +238,7 @@ class SnapshotStore:
         return worn
 
     def _copies(self, copied: dict[str, Place]) -> Iterator[tuple[str, bytes]]:
-        return self._parts(self._kept[0], copied) if copied else iter(())
+        return self._packs.parts(self._kept[0], copied) if copied else iter(())
 
     def _write_manifest(self, manifest: Manifest) -> None:
         rows = [
@@ -280,7 +251,7 @@ class SnapshotStore:
         name = manifest_name(manifest.number)
         file = self._disk.create(name + ".new")
         try:
-            writer = _PackWriter(file, self._seed, manifest.number, manifest.position, FrameKind.MANIFEST)
+            writer = PackWriter(file, self._seed, manifest.number, manifest.position, FrameKind.MANIFEST)
             writer.add("", body)
             writer.flush()
             file.sync()
@@ -289,65 +260,9 @@ class SnapshotStore:
         self._disk.rename(name + ".new", name)
         self._disk.sync_directory()
 
-    def _read_manifest(self, number: int) -> Manifest:
-        view = self._map(manifest_name(number))
-        _read_in(view, 0, len(view), manifest_name(number))
-        frame = frames.decode(view, number, 0, self._seed)
-        if not isinstance(frame, Frame) or frame.kind is not FrameKind.MANIFEST:
-            why = "not a manifest" if isinstance(frame, Frame) else frame.value
-            raise JournalDamaged(f"{manifest_name(number)}, position 0: {why}")
-        body = frames.body_of(view, frame)
-        if body is None:
-            raise JournalDamaged(
-                f"{manifest_name(number)}, position {frame.body_position}: the table of contents is damaged"
-            )
-        content = json.loads(bytes(body))
-        return Manifest(
-            number,
-            JournalPosition(**content["position"]),
-            {key: Place(*place) for key, *place in content["parts"]},
-        )
-
     def _check_parts(self, manifest: Manifest) -> None:
-        for _ in self._parts(manifest, manifest.parts):
+        for _ in self._packs.parts(manifest, manifest.parts):
             pass
-
-    def _parts(self, manifest: Manifest, places: dict[str, Place]) -> Iterator[tuple[str, bytes]]:
-        """Yields parts with their checksums checked, pack by pack."""
-        views: dict[int, memoryview] = {}
-        for key, place in sorted(places.items(), key=lambda part: (part[1].segment, part[1].position)):
-            name = pack_name(place.segment)
-            if place.segment not in views:
-                views = {place.segment: self._map(name)}
-            view = views[place.segment]
-            head = frames.frame_bytes(len(key.encode()), None)
-            _read_in(view, place.position - head, head + place.size, name)
-            frame = frames.decode(view, place.segment, place.position - head, self._seed)
-            whole = (
-                isinstance(frame, Frame)
-                and frame.kind is FrameKind.PART
-                and frame.header == key.encode()
-                and frame.place() == place
-            )
-            body = frames.body_of(view, frame) if isinstance(frame, Frame) and whole else None
-            if body is None:
-                raise JournalDamaged(
-                    f"{name}, position {place.position}: part {key!r} of snapshot {manifest.number} is "
-                    f"damaged"
-                )
-            yield key, bytes(body)
-
-    def _map(self, name: str) -> memoryview:
-        try:
-            file = self._disk.open(name)
-        except FileNotFoundError:
-            raise JournalDamaged(f"{name} is missing") from None
-        try:
-            if file.size() == 0:
-                raise JournalDamaged(f"{name} is empty")
-            return file.map()
-        finally:
-            file.close()
 
     def _numbers(self, prefix: str, suffix: str) -> list[int]:
         stems = [
@@ -358,7 +273,7 @@ class SnapshotStore:
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def _sweep(self) -> None:
-        """Removes what neither kept manifest names; names that come back after a crash are swept next
+        """Removes files that no kept snapshot needs. Files that come back in a crash are removed the next
         time.
         """
         wanted = self._wanted()
@@ -372,59 +287,8 @@ class SnapshotStore:
             ) from error
 
     def _remove_aside(self, number: int) -> None:
-        """Frees the room of a snapshot that has no manifest; where even that fails, the next sweep
-        does it.
-        """
+        """Removes the files of a snapshot without manifest. If that fails, the next sweep removes them."""
         for name in self._disk.list_names():
             if name.endswith(".new") or name == pack_name(number):
                 with contextlib.suppress(OSError):
                     self._disk.remove(name)
-
-
-class _PackWriter:
-    """Appends frames to a file, in writes of about a megabyte."""
-
-    def __init__(
-        self,
-        file: DiskFile,
-        seed: int,
-        number: int,
-        position: JournalPosition,
-        kind: FrameKind = FrameKind.PART,
-    ) -> None:
-        self._file = file
-        self._seed = seed
-        self._number = number
-        self._at = position
-        self._kind = kind
-        self._index = 0
-        self._buffers: list[bytes | memoryview] = []
-        self._written = 0
-        self.position = 0
-
-    def add(self, key: str, body: bytes) -> Place:
-        crc = frames.crc_of(body)
-        head, _ = frames.encode_head(
-            self._seed, self._kind, key.encode(), len(body), crc,
-            (self._number, self.position), (self._at.turn, self._at.generation, self._index),
-        )  # fmt: skip
-        place = Place(self._number, self.position + len(head), len(body), crc)
-        self._buffers += (head, body, ZEROS[: -len(body) % ALIGNMENT])
-        self._index += 1
-        self.position = frames.align(place.position + len(body), ALIGNMENT)
-        if self.position - self._written >= _WRITE_BYTES:
-            self.flush()
-        return place
-
-    def flush(self) -> None:
-        if self._buffers:
-            self._file.write_at(self._buffers, self._written)
-            self._buffers = []
-            self._written = self.position
-
-
-def _read_in(view: memoryview, start: int, size: int, name: str) -> None:
-    try:
-        read_in(view, start, size)
-    except OSError as error:
-        raise JournalDamaged(f"{name}, position {start}: {size} bytes: {error}") from error

@@ -1,7 +1,12 @@
-"""What the journal takes and what it could still take: the half of `Journal` that reckons."""
+"""The space of a journal: bytes in use, bytes that can still be written, and what fits into the current
+segment.
+
+`JournalSpace` is a base class of `Journal`.
+"""
 
 from __future__ import annotations
 
+from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import TRAILER_BYTES
 from mq_broker.journal.pool import SegmentPool
@@ -24,14 +29,11 @@ class JournalSpace:
     def _current(self) -> Segment:
         raise NotImplementedError
 
-    def _start_in(self, segment: Segment) -> int:
-        raise NotImplementedError
-
     def segments(self) -> list[tuple[int, int, int]]:
         """Returns (number, first turn, last turn) of each segment that is kept, in order.
 
-        A segment whose header is damaged shows the first turn of the next one, so that it is reclaimed later,
-        never too early.
+        A segment with a damaged header gets the first turn of the next segment. This may delay its
+        reclaiming, but never makes it too early.
         """
         rows: list[tuple[int, int, int]] = []
         following = self._position.turn + 1
@@ -43,43 +45,45 @@ class JournalSpace:
 
     @property
     def turn_bytes_max(self) -> int:
-        """Room for one turn in a new segment of the largest size, in bytes."""
+        """Bytes of the largest turn that a new segment can hold."""
         return self._settings.segment_bytes - FIRST_POSITION - self._segments.sector_bytes
 
     @property
     def state_bytes_max(self) -> int:
-        """Room for entries in a segment that is kept back for state, in bytes: what needs no more can always
-        be written.
+        """Bytes for entries in a segment that is kept back for state. Entries of up to this size can be
+        written even when the disk is full.
         """
         return self._pool.reserve_bytes - FIRST_POSITION - self._segments.sector_bytes - TRAILER_BYTES
 
     @property
     def lacks_reserve(self) -> bool:
-        """Whether a segment that is kept back for state is in use, and the disk has no room for another."""
+        """Whether fewer segments than intended are kept back for state, because the disk has no room."""
         return self._pool.is_short
 
     @property
     def rest_bytes(self) -> int:
-        """Room for entries in the segment that is being written, in bytes."""
+        """Bytes for further entries in the segment that is being written."""
         segment = self._current()
         start = self._hand.position if self._hand is not None else self._start_in(segment)
         return max(segment.size - start - TRAILER_BYTES - 2 * segment.sector_bytes, 0)
 
     @property
     def empty_segments(self) -> int:
-        """How many files are ready, those that are kept back included."""
+        """Number of empty files, including those that are kept back for state."""
         return len(self._pool)
 
     def keep_free(self, size_bytes: int) -> None:
-        """New segments leave so many bytes free from now on, and what the settings say."""
+        """From now on, new segments leave so many bytes free on the disk, in addition to `spare_bytes` of the
+        settings.
+        """
         self._pool.spare_bytes = self._settings.spare_bytes + size_bytes
 
     def size_of(self, segment: int) -> int:
-        """Returns the size of a segment's file in bytes. Raises DataLost when it is gone."""
+        """Returns the size of a segment's file in bytes. Raises DataLost if the segment is no longer kept."""
         return self._segments[segment].size
 
     def bytes_since(self, position: JournalPosition | None) -> int:
-        """Returns about how many bytes were written behind a position; None = all that is kept."""
+        """Returns about how many bytes were written after a position; None = bytes of all kept turns."""
         first = 0 if position is None else position.segment
         size = sum(
             segment.size for segment in self._segments if first <= segment.number < self._position.segment
@@ -87,12 +91,32 @@ class JournalSpace:
         return size + self._position.position - (0 if position is None else position.position)
 
     def used_bytes(self) -> int:
-        """Returns the bytes of all segments, whatever is live in them; the pool is not counted."""
+        """Returns the size of all segment files in bytes, without the pool."""
         return sum(segment.size for segment in self._segments)
 
     def free_bytes(self) -> int:
         """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the
-        current segment.
+        segment that is being written.
         """
         rest = self._current().size - self._start_in(self._current())
         return self._disk.free_bytes() + self._pool.total_bytes() + rest
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether entries of this size (sum of `frames.frame_bytes`) fit into the collected turn and its
+        segment.
+        """
+        hand, segment = self._hand, self._current()
+        # The last sector is kept for the next start, which must not need a new segment.
+        if hand is not None:
+            return hand.end_with(size_bytes) <= segment.size - segment.sector_bytes
+        return self._room(segment, size_bytes + segment.sector_bytes)
+
+    def _start_in(self, segment: Segment) -> int:
+        """Returns the position of the next turn: after the last turn, or at the start of a new segment."""
+        return self._position.position if self._position.segment == segment.number else FIRST_POSITION
+
+    def _room(self, segment: Segment, size_bytes: int) -> bool:
+        return (
+            frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes)
+            <= segment.size
+        )

@@ -1,4 +1,4 @@
-"""The turn in hand: frames that will be written and synced together."""
+"""The turn that is being collected: frames that will be written and synced together."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mq_wire.checksum import crc32
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: From this size on a body goes to the disk as it is; smaller ones are joined, since a copy is cheaper than a
-#: buffer more.
+#: Buffers below this size are copied into one: the copy costs less than one more buffer in the system call.
 _JOIN_BYTES_MAX: Final = 32 << 10
 
 
 class TurnBuilder:
-    """Collects the entries of one turn. Places are known at once, nothing is written.
+    """Collects the entries of one turn. `add` knows the place of each entry at once. Nothing is written here.
 
     Args:
         seed: of the journal (`frames.seed_of`).
         segment: number of the segment that the turn lies in.
-        start: position where it begins, a multiple of `sector_bytes`.
-        turn: its number.
-        generation: its generation.
+        start: position where the turn begins, a multiple of `sector_bytes`.
+        turn: number of the turn.
+        generation: generation of the turn.
+        sector_bytes: of the segment.
     """
 
     __slots__ = (
@@ -53,20 +53,20 @@ class TurnBuilder:
         self.start = start
         self.turn = turn
         self.generation = generation
-        #: Where the next entry goes.
+        #: Position of the next entry.
         self.position = start
-        #: How many entries there are.
+        #: Number of entries.
         self.entries = 0
 
     def end_with(self, size_bytes: int) -> int:
-        """Returns where the turn would end if entries of this size (`frames.frame_bytes`) were added and it
-        were sealed.
+        """Returns the position where the turn would end if frames of this size (`frames.frame_bytes`) and the
+        trailer were added.
         """
         return frames.align(self.position + size_bytes + TRAILER_BYTES, self._sector_bytes)
 
     def add(self, header: bytes, body: Buffer | None, body_crc: int | None) -> Place | None:
-        """Adds an entry; returns where its body will lie, None without body. The body must not change until
-        the turn is written.
+        """Adds an entry. Returns the place that its body will have, or None if there is no body. The body
+        must not change until the turn is written.
         """
         place = (self._segment, self.position)
         turn = (self.turn, self.generation, self.entries)
@@ -89,8 +89,8 @@ class TurnBuilder:
         return Place(self._segment, at, size, body_crc)
 
     def seal(self, previous_crc: int) -> tuple[Sequence[Buffer], int, int]:
-        """Closes the turn with its trailer; returns what to write at `start`, the trailer's CRC, and where
-        the turn ends.
+        """Closes the turn with its trailer. Returns the buffers to write at `start`, the trailer's CRC, and
+        the position where the turn ends.
         """
         end = self.end_with(0)
         at = end - TRAILER_BYTES
@@ -103,7 +103,7 @@ class TurnBuilder:
 
 
 def _joined(buffers: list[Buffer]) -> list[Buffer]:
-    """Joins neighbours that are small; leaves large buffers as they are."""
+    """Joins small buffers that are neighbours. Large buffers stay as they are."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:

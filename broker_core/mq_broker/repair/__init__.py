@@ -1,9 +1,12 @@
-"""What `mq verify` and `mq repair` do with a data directory whose broker is stopped.
+"""`mq verify` and `mq repair`: finding and removing damage in the data directory of a stopped broker.
 
-findings     what is damaged, and what that costs
-labels       files that stand under another's name
-replay       entries applied to a state that lacks some of those before them
-inspection   reads everything there is: findings, and the state as far as it can be known
-repair       what is whole goes on without what is not
-directory    the same for a data directory, with its identity and lock
+findings     each damage, and what is lost by it
+labels       files that have the name of another file
+salvage      reading damaged segments and snapshots
+gaps         what is missing in a state that lacks entries
+replay       applying entries to a state that lacks earlier ones
+inspection   reading everything: the findings, and the state as far as it is known
+aftermath    removing lost rows from the state, and skipping numbers that may have been used
+repair       the repair: damaged parts go to quarantine, the rest is kept
+directory    verifying and repairing a data directory, with its identity and lock
 """

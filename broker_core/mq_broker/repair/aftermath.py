@@ -1,5 +1,5 @@
-"""What has to be said and done about what is lost: rows are taken out, and numbers that may have been given
-are never given again.
+"""Changes to the state after losses: lost rows are removed from it, and numbers that lost entries may have
+used are never used again.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from mq_broker.core.durable_consumer import Plan, packed
 from mq_broker.core.planning import PLAN_ROWS_MAX
 from mq_broker.core.state import State
 from mq_broker.repair.findings import Finding
-from mq_broker.repair.replay import Replay
+from mq_broker.repair.gaps import Gaps
 from mq_wire.store.v1 import store_pb2 as store
 
-#: What one entry takes in the journal at least, and what one row takes in its frame.
+#: Smallest size of an entry in the journal, and of a row in its frame.
 _ENTRY_BYTES: Final = 64
 _ROW_BYTES: Final = 4
 
 
 class Aftermath:
-    """Works on the state of an inspection."""
+    """Adapts the state of an inspection to what is lost."""
 
-    def __init__(self, state: State, replay: Replay) -> None:
+    def __init__(self, state: State, gaps: Gaps) -> None:
         self._state = state
-        self._replay = replay
+        self._gaps = gaps
         self._lost_bytes = 0
 
     def lose_state(self, size_bytes: int) -> None:
-        """Notes that so many bytes of the journal are lost, with decisions in them that nobody knows."""
+        """Notes that so many bytes of the journal are lost, with an unknown number of entries in them."""
         self._lost_bytes += max(size_bytes, _ENTRY_BYTES)
-        self._replay.sure.clear()
+        self._gaps.sure.clear()
 
     def settle(self, findings: list[Finding]) -> None:
-        """Leaves out as many numbers as the lost entries can have given: runs and epochs, offsets, delivery
-        numbers, destinations.
+        """Skips as many numbers as the lost entries can have used: runs and epochs, offsets, delivery numbers
+        and destinations.
         """
         if not self._lost_bytes:
             return
@@ -56,7 +56,7 @@ class Aftermath:
         state.next_destination += entries
         for destination in state.by_number.values():
             for number, partition in enumerate(destination.partitions):
-                if (destination.number, number) not in self._replay.sure:
+                if (destination.number, number) not in self._gaps.sure:
                     partition.log.next_offset += self._lost_bytes // _ROW_BYTES
             for consumer in destination.queue.consumers.values():
                 end = {
@@ -66,9 +66,9 @@ class Aftermath:
                 consumer.add(Plan(consumer.next_plan, consumer.run, 0, {}, packed(end), returned=True))
 
     def lose_holes(self) -> None:
-        """Takes out the rows of which nothing is left but their numbers."""
-        left = {key: offsets.copy() for key, offsets in self._replay.holes.items() if offsets}
-        for key, offsets, finding in self._replay.blamed:
+        """Removes the rows of which only the offsets are known."""
+        left = {key: offsets.copy() for key, offsets in self._gaps.holes.items() if offsets}
+        for key, offsets, finding in self._gaps.blamed:
             number, partition = key
             destination = self._state.by_number.get(number)
             if destination is not None and key in left:
@@ -77,7 +77,7 @@ class Aftermath:
     def lose_rows(
         self, destination: Destination, number: int, offsets: BitMap64, finding: Finding | None
     ) -> None:
-        """Takes rows out whose bytes are not there."""
+        """Removes rows whose bytes are missing or damaged, and charges them to the finding."""
         offsets = offsets - destination.partitions[number].quarantined
         if not offsets:
             return
@@ -89,7 +89,9 @@ class Aftermath:
             finding.lose((destination.name, number), offsets)
 
     def drop_set(self, token: bytes, finding: Finding) -> None:
-        """Forgets a staged set that is not whole: its commit is refused, and its batch written again."""
+        """Removes an incomplete staged set. Its commit will be refused, and its writer writes the batch
+        again.
+        """
         held = self._state.staged[token]
         self._state.staged.pop(token)
         who = (
@@ -97,8 +99,7 @@ class Aftermath:
             if held.query_id
             else f"a write under token {token.hex()}"
         )
-        said = (
-            f"{held.rows} staged rows of {who} are dropped: its commit will be refused, and it is "
-            f"written again"
+        finding.add_state(
+            f"{held.rows} staged rows of {who} are dropped: "
+            "its commit will be refused, and it is written again"
         )
-        finding.add_state(said)

@@ -1,5 +1,5 @@
-"""Verifying and repairing a whole data directory: its identity, its lock, and what `Inspection` and `repair`
-do with its folders.
+"""Verifies and repairs a data directory: takes its lock, checks its identity, and calls `Inspection` and
+`repair` for its folders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from mq_broker.repair.repair import Folders, repair, write_report
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, and where damaged files were copied (None = nothing was repaired)."""
+    """The findings, figures of what was read, and the folder with copies of damaged files (None = no
+    repair).
+    """
 
     directory: str
     findings: list[Finding]
@@ -29,7 +31,7 @@ class Report:
 
     @property
     def lost_rows(self) -> int:
-        """How many rows are lost."""
+        """Number of lost rows."""
         return sum(len(offsets) for offsets in lost_rows(self.findings).values())
 
     def as_json(self) -> dict[str, Any]:
@@ -47,23 +49,24 @@ class Report:
 
 
 def verify_directory(path: str | os.PathLike[str]) -> Report:
-    """Reads everything in a data directory whose broker is stopped; changes nothing, also where nothing can
-    be changed.
+    """Reads everything in the data directory of a stopped broker. Changes nothing; read permission is enough.
 
     Raises:
         DataDirectoryInUse: the broker is running.
-        DataDirectoryUnusable, JournalDamaged: so much is damaged that nobody can tell what the queues hold,
-            or it is no data directory.
+        DataDirectoryUnusable: it is no data directory, or its identity cannot be read.
+        JournalDamaged: so much is damaged that the content of the queues cannot be known.
     """
     with DataDirectory.open_damaged(path, read_only=True) as directory, told_if_unreadable():
         return _report(directory, *_inspect(directory))
 
 
 def repair_directory(path: str | os.PathLike[str]) -> Report:
-    """Takes out what is damaged, after copying it into `quarantine/`; what is whole goes on. Without damage
+    """Copies damaged files into `quarantine/` and takes the damage out; the rest is kept. Without damage
     nothing is changed.
 
-    Raises: as `verify_directory`; StoreFull, StorageFailed.
+    Raises:
+        StoreFull, StorageFailed: the repair was interrupted; repair again.
+        Other errors: as `verify_directory`.
     """
     with DataDirectory.open_damaged(path) as directory, told_if_unreadable():
         inspection, wrong = _inspect(directory)
@@ -77,7 +80,7 @@ def repair_directory(path: str | os.PathLike[str]) -> Report:
                 copy.write_at([damaged.read_bytes()], 0)
                 copy.sync()
                 copy.close()
-        # Before the journal: what is written there is of the newest format.
+        # The identity is written before the journal, whose new entries have the newest format.
         if wrong:
             directory.finish()
         else:

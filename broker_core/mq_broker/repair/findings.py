@@ -1,4 +1,4 @@
-"""What is damaged, and what that costs."""
+"""Findings: each damage in a data directory, and what is lost by it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ class Finding:
     """One damage.
 
     Attributes:
-        file: its name, without the folder.
-        position: in bytes; 0 where the file as a whole is meant.
-        what: is wrong there.
-        lost: rows that somebody could still get, and whose bytes are damaged or gone; an acknowledged range
-            that is kept for its checkpoint counts too.
-        state: what else is lost; "" = nothing.
-        turns: first and last of those whose decisions are not known; the last is 0 where that is not known
-            either.
+        file: name of the file, without the folder.
+        position: in the file, in bytes; 0 also for damage of the whole file.
+        what: what is wrong.
+        lost: live rows whose bytes are damaged or missing. Rows of an acknowledged range that is kept for its
+            checkpoint count as live.
+        state: what is lost besides rows; "" = nothing.
+        turns: first and last turn whose decisions are unknown; the last one is 0 if it is unknown too.
     """
 
     file: str
@@ -36,23 +35,24 @@ class Finding:
     turns: tuple[int, int] | None = None
 
     def undo(self, first: int, last: int) -> None:
-        """Notes that what turns [first, last] decided is not known."""
+        """Notes that the decisions of turns [first, last] are unknown; last = 0: of all turns from first
+        on.
+        """
         self.turns = (first, last)
         turns = (
-            f"turn {first} and those behind it"
+            f"turn {first} and all later turns"
             if not last
             else f"turn {first}"
             if first >= last
             else f"turns {first} to {last}"
         )
         self.add_state(
-            f"what {turns} decided is not known: rows that they stored may be lost, rows that they "
-            f"acknowledged may be delivered again, "
-            "their plans and commits are undone"
+            f"the decisions of {turns} are unknown: rows that they stored may be lost, rows that they "
+            "acknowledged may be delivered again, and their plans and commits are undone"
         )
 
     def add_state(self, text: str) -> None:
-        """Adds something that is lost beside rows."""
+        """Adds something that is lost besides rows."""
         self.state = f"{self.state}; {text}" if self.state else text
 
     def lose(self, where: Where, offsets: BitMap64) -> None:
@@ -62,7 +62,7 @@ class Finding:
 
     @property
     def cost(self) -> str:
-        """What it costs, for people."""
+        """What is lost, as text."""
         parts = [
             f"{name} partition {number}: offsets {shown(offsets)} ({len(offsets)} rows) are lost"
             for (name, number), offsets in self._sorted()
@@ -75,7 +75,7 @@ class Finding:
         return f"{self.file}, position {self.position}: {self.what}: {self.cost}"
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs; ranges are (first, last)."""
+        """Returns the finding for programs. Ranges of offsets are (first, last)."""
         return {
             "file": self.file,
             "position": self.position,
@@ -98,7 +98,7 @@ class Finding:
 
 
 def lost_rows(findings: list[Finding]) -> dict[Where, BitMap64]:
-    """Returns the rows that all findings together cost."""
+    """Returns the rows that are lost by all findings together."""
     lost: dict[Where, BitMap64] = {}
     for finding in findings:
         for where, offsets in finding.lost.items():

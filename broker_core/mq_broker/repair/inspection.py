@@ -1,5 +1,5 @@
-"""Everything that a data directory holds, read to the end whatever is damaged: what is wrong, and the state
-as far as it can be known.
+"""Reads everything in a data directory, damaged or not: the findings, and the state as far as it can be
+known.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segmen
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.repair.aftermath import Aftermath
 from mq_broker.repair.findings import Finding
+from mq_broker.repair.gaps import Gaps
 from mq_broker.repair.labels import relabel_segments, relabel_snapshots
 from mq_broker.repair.replay import Replay
 from mq_broker.repair.salvage import LeftEntry, SalvageReader, SnapshotSalvage, Stretch, is_whole
 from mq_wire.errors import JournalDamaged
 
-#: What is forgotten of unnamed producers is the running broker's business.
+#: The inspection forgets no producers and no queries; it leaves this to the running broker.
 _SETTINGS: Final = Settings(anonymous_producers_max=1 << 31, queries_max=1 << 31, query_ends_max=1 << 31)
 
 
 class _NoSink:
-    """Nothing is decided while looking."""
+    """A sink for a broker that decides nothing."""
 
     def add(self, header: bytes, body: object, body_crc: int | None) -> None:
         raise AssertionError("an inspection writes nothing")
@@ -42,8 +43,8 @@ class _NoSink:
 
 @dataclass(slots=True)
 class _Pending:
-    """A stretch of which it is not known yet whether anything should be there. `tail`: nothing whole stands
-    behind it in its segment.
+    """A stretch that is either unused or damaged, which is not known yet. `tail`: no whole turn follows it in
+    its segment.
     """
 
     stretch: Stretch
@@ -51,19 +52,21 @@ class _Pending:
 
 
 class Inspection:
-    """Reads everything at once; nothing is changed. Memory: the state, as a broker has it.
+    """Reads everything when it is made, and changes nothing. It takes as much memory as the state of a
+    broker.
 
     Attributes:
-        findings: what is damaged, in the order of the files.
-        broker: the state, without the rows that are lost.
+        findings: each damage, in the order of the files.
+        broker: has the state, without the lost rows.
         segments: of the journal, under their own numbers.
-        position: the last turn and generation of which there is any trace.
-        damaged: numbers of segments in which something is damaged.
+        position: where a repair goes on: behind the last turn and generation of which there is any trace.
+        damaged: numbers of segments with any damage.
 
     Raises:
-        JournalDamaged: neither a snapshot nor the beginning of the journal is left: there is no state to
-            start from.
-        DataDirectoryUnusable: of another journal, or of a newer version.
+        JournalDamaged: there is no whole snapshot, and the journal's beginning is gone: there is no state to
+        start
+            from.
+        DataDirectoryUnusable: files of another journal or of a newer version.
     """
 
     def __init__(self, journal_disk: Disk, snapshot_disk: Disk, cluster_id: bytes, journal_id: UUID) -> None:
@@ -72,8 +75,9 @@ class Inspection:
         self.snapshot_disk, misplaced = relabel_snapshots(snapshot_disk, journal_id)
         self.findings += misplaced
         self.broker = Broker(cluster_id, _SETTINGS, _NoSink(), lambda: os.urandom(16))
-        self.replay = Replay(self.broker.state)
-        # What stands under a wrong name is not where a start looks for it.
+        self.gaps = Gaps(self.broker.state)
+        self.replay = Replay(self.gaps)
+        # A start would not find segments under a wrong name, so they count as damaged.
         self.damaged = {
             int(name[8:18]) for name, actual in self.journal_disk.names.items() if actual is not None
         }
@@ -87,7 +91,7 @@ class Inspection:
         self._missing: dict[int, Finding] = {}
         self._unsound: list[tuple[int, int, int, Finding | None]] = []
         self._sound: list[tuple[int, int, int]] = []
-        self._aftermath = Aftermath(self.broker.state, self.replay)
+        self._aftermath = Aftermath(self.broker.state, self.gaps)
         self._pending: list[_Pending] = []
         self._base = self._read_snapshots()
         self._last = BEGINNING
@@ -110,9 +114,8 @@ class Inspection:
             return whole.manifest.position
         if self.segments.get(1) is None:
             raise JournalDamaged(
-                "no snapshot is whole and the journal's beginning was reclaimed: what the queues hold "
-                "cannot be known. Restore the data "
-                "directory from a copy"
+                "all snapshots are damaged, and the beginning of the journal was reclaimed: the content of "
+                "the queues cannot be known. Restore the data directory from a copy"
             )
         return BEGINNING
 
@@ -154,11 +157,11 @@ class Inspection:
             self._lose_end(headless, self._size)
 
     def _lose_end(self, finding: Finding, size: int) -> None:
-        """What stood behind the last turn that is known is lost, whatever it was."""
+        """Notes that everything after the last known turn is lost."""
         self._aftermath.lose_state(size)
         finding.undo(self._last.turn + 1, 0)
-        # No more turns than this were in it: what follows gets numbers behind them, which also tells the next
-        # inspection of the gap.
+        # A lost segment has at most one turn per sector. New turns get higher numbers; so the next inspection
+        # also sees the gap.
         turn = self.position.turn + size // SECTOR_BYTES_SMALL
         self.position = replace(self.position, segment=self.position.segment + 1, turn=turn, trailer_crc=0)
 
@@ -176,14 +179,16 @@ class Inspection:
         return "the header is damaged" if said is None else f"the file has {segment.size} of {said} bytes"
 
     def _miss(self, first: int, stop: int) -> None:
-        """Segments [first, stop) are not there: reclaimed, or lost."""
+        """Notes the missing segments of [first, stop). Those before the snapshot were reclaimed; others are
+        lost.
+        """
         for number in range(first, stop):
             if number >= self._base.segment:
                 self._missing[number] = Finding(segment_name(number), 0, "the file is missing")
                 self.findings.append(self._missing[number])
 
     def _take(self, turn: Turn) -> None:
-        """A whole turn, and with it the answer what the stretches before it are."""
+        """Applies a whole turn. Its number shows whether the stretches before it are unused or damaged."""
         if self._pending or turn.number != self._last.turn + 1:
             self._judge(turn.number, turn.end.generation)
         self.turns += 1
@@ -195,8 +200,8 @@ class Inspection:
                 self.replay.entry(header, body, place)
 
     def _judge(self, following: int, generation: int) -> None:
-        """Says of each pending stretch whether it is unused or damaged, when turn `following` is the next one
-        that is whole.
+        """Decides for each pending stretch whether it is unused or damaged; turn `following` is the next
+        whole turn.
         """
         first = self._last.turn + 1
         missing = following - first if self._last.turn or first > self._base.turn else 0
@@ -219,8 +224,8 @@ class Inspection:
             self._salvage(lost, first, following - 1, generation, absent)
 
     def _should_be_in(self, stretch: Stretch, first: int) -> bool:
-        """Whether turn `first`, which is missing, should stand at the end of a segment, and not in the next
-        one or in one that is gone.
+        """Whether the missing turn `first` must have been in this stretch at the end of a segment, not in the
+        next segment or in a missing one.
         """
         following = self.segments.get(stretch.segment + 1)
         if following is None or following.first_turn is None:
@@ -243,7 +248,7 @@ class Inspection:
     def _salvage(
         self, lost: list[Stretch], first: int, last: int, generation: int, absent: list[Finding]
     ) -> None:
-        """Applies what is left of turns [first, last], and notes what the state may lack."""
+        """Applies the readable entries of turns [first, last], and notes that other entries may be lost."""
         entries = sorted(
             (
                 entry
@@ -257,7 +262,7 @@ class Inspection:
             [finding for *_, finding in self._unsound if finding is not None][-len(lost) :] if lost else []
         )
         findings += absent
-        self.replay.blame = findings[0] if findings else None
+        self.gaps.blame = findings[0] if findings else None
         for entry in entries:
             self.replay.entry(entry.header, entry.body, entry.place)
         if not self._is_all(lost, entries, first, last, generation):
@@ -273,8 +278,8 @@ class Inspection:
     def _is_all(
         self, lost: list[Stretch], entries: list[LeftEntry], first: int, last: int, generation: int
     ) -> bool:
-        """Whether every entry of the damaged turn is there: then only bytes of rows, or nothing at all, can
-        be lost.
+        """Whether all entries of the damaged turn are readable. Then no decision is lost, only bytes of rows
+        at most.
         """
         if first > last:
             return True
@@ -295,8 +300,8 @@ class Inspection:
         return stretch.padded and frames.align(end + frames.TRAILER_BYTES, sector_bytes) == stretch.end
 
     def _end(self) -> None:
-        """Behind the last whole turn: a torn tail, unless something stands behind it that could not have been
-        begun otherwise.
+        """Judges the bytes after the last whole turn. They are a torn tail, unless a later turn was begun
+        after them: then they are damaged.
         """
         last = self._last
         seen = max((pending.stretch.turn for pending in self._pending), default=0)
@@ -330,8 +335,8 @@ class Inspection:
     # ---- rows
 
     def _check_rows(self) -> None:
-        """Looks at the bytes of every frame that lies in no whole turn, and takes the rows out whose bytes
-        are not there.
+        """Checks the bytes of every frame outside of whole turns. Removes rows whose bytes are missing or
+        damaged.
         """
         rows = sorted((segment << 32 | start, segment << 32 | end) for segment, start, end in self._sound)
         starts = np.array([start for start, _ in rows], np.uint64)
@@ -351,7 +356,7 @@ class Inspection:
                     if not is_whole(self.segments, place):
                         base, span = int(frame["base"]), int(frame["span"])
                         live = destination.live(number, base, base + span)
-                        if live:  # else its segment may have been given back since the snapshot
+                        if live:  # otherwise the segment may have been reclaimed after the snapshot
                             self._aftermath.lose_rows(destination, number, live, self._finding_of(place))
                         partition.log.bury(base)
         for token, held in list(self.broker.state.staged.items()):
@@ -383,7 +388,7 @@ def _place(place: object) -> frames.Place:
 
 
 def _with_tail(items: Iterator[Turn | Stretch]) -> Iterator[tuple[Turn | Stretch, bool]]:
-    """Yields each item with whether it is the last one of its segment."""
+    """Yields each item, and whether it is the last one of its segment."""
     before: Turn | Stretch | None = None
     for item in items:
         if before is not None:

@@ -1,4 +1,4 @@
-"""Files that stand under another's name: swapped, copied, or put there by hand. Their content says whose they
+"""Files under a wrong name: swapped, copied, or put there by hand. Their content tells which file they
 are.
 """
 
@@ -9,8 +9,8 @@ from uuid import UUID
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
 from mq_broker.journal.frames import Frame
+from mq_broker.journal.packs import manifest_name, pack_name
 from mq_broker.journal.segments import decode_header, segment_name
-from mq_broker.journal.snapshots import manifest_name, pack_name
 from mq_broker.repair.findings import Finding
 from mq_broker.repair.salvage import Relabelled
 from mq_wire.errors import DataDirectoryUnusable, JournalDamaged
@@ -19,7 +19,7 @@ _SEGMENT = 16
 
 
 def relabel_segments(disk: Disk, uuid: UUID) -> tuple[Relabelled, list[Finding]]:
-    """Returns the journal's folder with each segment under its own number, and what stood elsewhere."""
+    """Returns the journal's folder with each segment under its own name, and findings for misplaced files."""
     claims = {}
     for name in disk.list_names():
         number = _number(name, "segment-", ".mqj")
@@ -29,7 +29,9 @@ def relabel_segments(disk: Disk, uuid: UUID) -> tuple[Relabelled, list[Finding]]
 
 
 def relabel_snapshots(disk: Disk, uuid: UUID) -> tuple[Relabelled, list[Finding]]:
-    """The same for manifests and packs."""
+    """Returns the folder of the snapshots with each manifest and pack under its own name, and findings for
+    misplaced files.
+    """
     seed = frames.seed_of(uuid)
     names: dict[str, str | None] = {}
     findings = []
@@ -51,8 +53,8 @@ def _number(name: str, prefix: str, suffix: str) -> int | None:
 
 
 def _segment_claims(disk: Disk, name: str, number: int, uuid: UUID) -> int | None:
-    """Returns the number in the header of a segment, None where that does not read, -1 where it belongs to
-    another journal.
+    """Returns the number in the header of a segment, None if the header is damaged, and -1 if the segment
+    belongs to another journal.
     """
     file = disk.open(name)
     size, header = file.size(), file.read_at(0, 64)
@@ -96,5 +98,5 @@ def _relabel(disk: Disk, claims: dict[str, int | None], name_of: object) -> tupl
             findings.append(Finding(name, 0, f"is a copy of {own}"))
         else:
             names[own] = name
-            findings.append(Finding(name, 0, f"is {own} under another name"))
+            findings.append(Finding(name, 0, f"is {own} under a wrong name"))
     return Relabelled(disk, names), findings

@@ -1,13 +1,13 @@
-"""What is whole goes on without what is not.
+"""Repairs a data directory: damaged parts go to quarantine, the rest is kept.
 
-In this order, so that a crash at any step leaves a directory that can be repaired again:
+The order of the steps lets a crash at any point leave a directory that can be repaired again:
 
-1. Damaged files are copied aside, with a report of what they cost.
-2. A new segment is begun behind all others. Rows that still lie in damaged segments are copied there.
-3. Two snapshots of the state are written, so that no start needs anything from before.
+1. Damaged files are copied to quarantine, with a report of what is lost.
+2. A new segment is begun after all others. Live rows in damaged segments are copied into it.
+3. Two snapshots of the state are written, so that a start needs no older file.
 4. The damaged files are removed.
 
-Nothing is removed that was not copied, and nothing before what replaces it is durable.
+A file is removed only when its copy and its replacement are durable.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ _HEADER_ROOM: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The disks of a data directory, and where damaged files are copied: a folder of this repair's own, made
-    when it is asked for.
-    """
+    """The folders of a data directory. `aside` makes the quarantine folder of this repair and returns it."""
 
     journal: Disk
     snapshots: Disk
@@ -48,15 +46,17 @@ class Folders:
 
 
 def repair(folders: Folders, inspection: Inspection, settings: JournalSettings | None = None) -> Disk | None:
-    """Repairs what an inspection of the same folders has found; returns where the damaged files are, None
-    where nothing is damaged.
+    """Repairs the damage that an inspection of the same folders has found. Returns the folder with the
+    damaged files, or None if nothing is damaged. The inspection cannot be used afterwards.
 
-    The state of the inspection is used up. `settings`: as the broker's; by default segments as large as those
-    that are there.
+    Args:
+        folders: of the data directory.
+        inspection: of these folders.
+        settings: of the journal; by default, new segments are as large as the largest existing one.
 
     Raises:
-        StoreFull: no room for copies, rows or snapshots; repair again when there is.
-        StorageFailed: a write failed; likewise.
+        StoreFull: no room for copies, rows or snapshots; repair again when there is room.
+        StorageFailed: a write failed; repair again.
     """
     if not inspection.findings:
         return None
@@ -72,7 +72,7 @@ def repair(folders: Folders, inspection: Inspection, settings: JournalSettings |
         write_report(aside, inspection.findings, finished=True)
     except OSError as error:
         raise StorageFailed(
-            f"the repair broke off: {error}: check the disk and repair again, nothing is lost by that"
+            f"the repair was interrupted: {error}: check the disk and repair again; nothing is lost by that"
         ) from error
     return aside
 
@@ -85,7 +85,7 @@ def _settings(inspection: Inspection) -> JournalSettings:
 
 
 def _set_aside(folders: Folders, findings: list[Finding], aside: Disk) -> list[tuple[Disk, list[str]]]:
-    """Copies every damaged file that is there; returns them."""
+    """Copies every damaged file that exists. Returns their names, by disk."""
     damaged = []
     for disk in (folders.journal, folders.snapshots):
         names = sorted({finding.file for finding in findings} & set(disk.list_names()))
@@ -102,8 +102,8 @@ def _copy(source: Disk, target: Disk, name: str) -> None:
         size = original.size()
         if size > target.free_bytes():
             raise StoreFull(
-                f"no room for a copy of {name} ({size} bytes): give the data directory more space, or move "
-                f"its quarantine away"
+                f"no room for a copy of {name} ({size} bytes): "
+                "give the data directory more space, or move its quarantine away"
             )
         for position in range(0, size, _COPY_BYTES):
             copy.write_at([original.read_at(position, _COPY_BYTES)], position)
@@ -114,7 +114,7 @@ def _copy(source: Disk, target: Disk, name: str) -> None:
 
 
 def write_report(aside: Disk, findings: list[Finding], *, finished: bool) -> None:
-    """Writes what was found, durably. `finished`: whether it is repaired."""
+    """Writes the report with the findings, durably. `finished`: whether the repair is complete."""
     content = {
         "findings": [finding.as_json() for finding in findings],
         "finished": finished,
@@ -135,7 +135,7 @@ def write_report(aside: Disk, findings: list[Finding], *, finished: bool) -> Non
 
 
 def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSettings) -> None:
-    """Writes what a start will need: live rows of damaged segments, and the state, twice."""
+    """Writes what the next start needs: the live rows of damaged segments, and two snapshots of the state."""
     broker = inspection.broker
     journal = Journal.open_behind(
         inspection.journal_disk, settings, inspection.journal_id, inspection.position
@@ -153,8 +153,8 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
         left = inspection.damaged & retention.live_segments(broker.state)
         if left:
             raise StoreFull(
-                f"no room for the rows of segments {sorted(left)}: give the data directory more space and "
-                f"repair again"
+                f"no room for the rows of segments {sorted(left)}: "
+                "give the data directory more space and repair again"
             )
         store = SnapshotStore(folders.snapshots, inspection.journal_id, any_state=True)
         for _ in range(2):
@@ -166,8 +166,8 @@ def _carry_on(folders: Folders, inspection: Inspection, settings: JournalSetting
 
 
 def _move_staged(inspection: Inspection, journal: Journal) -> None:
-    """Copies the rows of staged sets out of damaged segments; which set they belong to, and in which order,
-    stays as it is.
+    """Copies the rows of staged sets out of damaged segments. The sets and the order of their rows stay the
+    same.
     """
     broker = inspection.broker
     there = [

@@ -1,16 +1,13 @@
-"""Entries applied to a state that lacks some of those before them.
+"""Applies entries to a state that lacks some earlier ones.
 
-Entries say in absolute terms what they did: offsets, numbers of plans, identities. So what is missing shows,
-and what is there still counts. Where something is missing, the rule is: no row is taken for acknowledged that
-was not; no number is given twice.
+Entries have absolute values: offsets, numbers of plans, identities. So missing entries are noticed, and
+entries after them can still be applied. Two rules hold when entries are missing: a row counts as acknowledged
+only if an entry says so, and no number is used twice.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any, Final
-from uuid import UUID, uuid5
 
 import numpy as np
 import pyarrow as pa
@@ -19,50 +16,39 @@ from pyroaring import BitMap64
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer_parts import plan_of
-from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Plan, packed
 from mq_broker.core.markers import Marker
-from mq_broker.core.selection import offsets_array, range_bitmap
+from mq_broker.core.selection import offsets_array
 from mq_broker.core.staged import StagedFrame, StagedSet
-from mq_broker.core.state import State
 from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import Place
-from mq_broker.repair.findings import Finding
+from mq_broker.repair.gaps import Gaps, Key
 from mq_wire.errors import DataDirectoryUnusable
 from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT
 from mq_wire.store.v1 import store_pb2 as store
 
-_NAMESPACE: Final = UUID("6f0c1e9c-4b0e-4a5b-9a5e-3f2f6d3f7a10")
 
-#: (destination number, partition).
-Key = tuple[int, int]
-
-
-@dataclass(slots=True)
 class Replay:
-    """`holes`: offsets that were given to rows which nothing is left of, per partition; what was acknowledged
-    later is none.
+    """Applies entries to a state, and fills its gaps.
+
+    Args:
+        gaps: of the state.
     """
 
-    state: State
-    holes: dict[Key, BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
-    #: Frames whose bytes were found damaged while reading: (segment, position).
-    damaged: set[tuple[int, int]] = field(default_factory=set)
-    #: What else there is to say.
-    notes: list[str] = field(default_factory=list)
-    #: What new holes come of, and the holes with what they came of.
-    blame: Finding | None = None
-    blamed: list[tuple[Key, BitMap64, Finding | None]] = field(default_factory=list)
-    #: Partitions whose end is known from an entry behind all that is missing.
-    sure: set[Key] = field(default_factory=set)
+    def __init__(self, gaps: Gaps) -> None:
+        self.gaps = gaps
+        self.state = gaps.state
+        #: Frames whose bytes were found damaged while reading: (segment, position).
+        self.damaged: set[tuple[int, int]] = set()
 
     def entry(self, header: bytes | memoryview, body: memoryview | None, place: Place | None) -> None:
-        """Applies one entry. `body` None with a `place`: its bytes are damaged."""
+        """Applies one entry. If `body` is None and `place` is not, the bytes of the body are damaged."""
         entry = store.Entry.FromString(bytes(header))
         kind = entry.WhichOneof("what")
         if kind is None:
             raise DataDirectoryUnusable(
-                "the journal holds an entry that this version does not know: use the newer mq that wrote it"
+                "the journal has an entry that this version does not know: use the newer mq that wrote it"
             )
         handler = _HANDLERS.get(kind)
         given = self._body(entry, kind, body, place) if place is not None else None
@@ -80,42 +66,11 @@ class Replay:
             place, records.priority_plus_one - 1 if records.priority_plus_one else PRIORITY_DEFAULT
         )
 
-    # What entries name, made where it is missing.
-
-    def _destination(self, number: int, partitions: int = 1) -> Destination:
-        state = self.state
-        found = state.by_number.get(number)
-        if found is None:
-            name = f"recovered.{number}"
-            identity = uuid5(_NAMESPACE, f"{state.cluster_id.hex()}/{number}").bytes
-            found = state.by_number[number] = state.by_name[name] = Destination(number, name, identity, [])
-            state.next_destination = max(state.next_destination, number + 1)
-            self.notes.append(
-                f"the entry that created destination {number} is lost: its rows are in {name!r}, under a "
-                f"new identity"
-            )
-        while len(found.partitions) < partitions:
-            found.grow(Partition(state.settings.anonymous_producers_max))
-        return found
-
-    def partition(self, number: int, partition: int) -> Partition:
-        """Returns a partition, made where nothing is known of it yet."""
-        return self._destination(number, partition + 1).partitions[partition]
-
-    def _grow(self, number: int, partition: int, end: int) -> None:
-        """Offsets below `end` were given: those that no entry tells of are holes."""
-        log = self.partition(number, partition).log
-        if end > log.next_offset:
-            hole = range_bitmap(log.next_offset, end)
-            self.holes[number, partition] |= hole
-            self.blamed.append(((number, partition), hole, self.blame))
-            log.next_offset = end
-
     def _consumer(self, number: int, incarnation: bytes) -> Consumer | None:
         destination = self.state.by_number.get(number)
         return destination.queue.consumers.get(incarnation) if destination is not None else None
 
-    # One for each kind of entry that leans on others.
+    # One handler for each kind of entry that depends on earlier entries.
 
     def _created(self, what: store.DestinationCreated, entry: store.Entry, _: apply.Body | None) -> None:
         old = self.state.by_name.get(what.name)
@@ -128,36 +83,36 @@ class Replay:
         self.state.next_destination = max(following, what.destination + 1)
 
     def _deleted(self, what: store.DestinationDeleted, entry: store.Entry, _: apply.Body | None) -> None:
-        for key in [key for key in self.holes if key[0] == what.destination]:
-            del self.holes[key]
+        for key in [key for key in self.gaps.holes if key[0] == what.destination]:
+            del self.gaps.holes[key]
         if what.destination in self.state.by_number:
             apply.apply(self.state, entry, None)
 
     def _published(self, what: store.Published, entry: store.Entry, body: apply.Body | None) -> None:
         assert body is not None
-        partition = self.partition(what.destination, what.partition)
+        partition = self.gaps.partition(what.destination, what.partition)
         if what.base_offset < partition.log.next_offset:
-            return  # a remain of a turn that was cut: its offsets went to others
-        self._grow(what.destination, what.partition, what.base_offset)
-        self.sure.add((what.destination, what.partition))
+            return  # a remain of a torn turn: its offsets were given to other rows
+        self.gaps.grow(what.destination, what.partition, what.base_offset)
+        self.gaps.sure.add((what.destination, what.partition))
         apply.apply(self.state, entry, body)
         if (body.place.segment, body.place.position) in self.damaged:
-            # Never "a duplicate" of rows that are gone.
+            # A retry of these rows must not count as a duplicate, since the rows are lost.
             skipped = Range(what.first_sequence, what.records.rows, 0, SKIPPED, entry.time_us)
             partition.audit.marks[what.producer_id].ranges[-1] = skipped
 
     def _skipped(self, what: store.Skipped, entry: store.Entry, _: apply.Body | None) -> None:
-        self.partition(what.destination, what.partition)
+        self.gaps.partition(what.destination, what.partition)
         apply.apply(self.state, entry, None)
 
     def _staged(self, what: store.Staged, entry: store.Entry, body: apply.Body | None) -> None:
-        self.partition(what.destination, what.partition)
+        self.gaps.partition(what.destination, what.partition)
         apply.apply(self.state, entry, body)
 
     def _committed(self, what: store.StagedCommitted, entry: store.Entry, _: apply.Body | None) -> None:
         if self._in_order(what):
             apply.apply(self.state, entry, None)
-            self.sure.update((given.destination, given.partition) for given in what.ranges)
+            self.gaps.sure.update((given.destination, given.partition) for given in what.ranges)
             return
         for at, token in enumerate(what.tokens):
             held = self.state.staged.pop(token)
@@ -168,7 +123,7 @@ class Replay:
                     self._take_range(given, held, entry.time_us)
             else:
                 for frame in held.frames:
-                    log = self.partition(frame.entry.destination, frame.entry.partition).log
+                    log = self.gaps.partition(frame.entry.destination, frame.entry.partition).log
                     self._take(frame, log.next_offset, entry.time_us)
         if what.owner:
             marker = Marker(what.version, what.run_id, what.rows, what.query_id, entry.time_us)
@@ -177,11 +132,13 @@ class Replay:
                 owners.mark_committed(self.state, query, what.version)
 
     def _in_order(self, what: store.StagedCommitted) -> bool:
-        """Whether all sets are there, and their rows get the offsets that they got."""
+        """Whether all sets are complete, so that applying the commit gives the same offsets as the first
+        time.
+        """
         following: dict[Key, int] = {}
         for given in what.ranges:
             key = (given.destination, given.partition)
-            if given.base != following.get(key, self.partition(*key).log.next_offset):
+            if given.base != following.get(key, self.gaps.partition(*key).log.next_offset):
                 return False
             following[key] = given.base + given.rows
         sets = [self.state.staged.get(token) for token in what.tokens]
@@ -197,17 +154,17 @@ class Replay:
         return None not in sets and (not what.ranges or whole == given_rows)
 
     def _take_range(self, given: store.StagedRange, held: StagedSet | None, time_us: int) -> None:
-        partition = self.partition(given.destination, given.partition)
+        partition = self.gaps.partition(given.destination, given.partition)
         if given.base < partition.log.next_offset:
             return
         here = (given.destination, given.partition)
-        self.sure.add(here)
+        self.gaps.sure.add(here)
         for frame in held.frames if held is not None else ():
             if (frame.entry.destination, frame.entry.partition) == here:
                 base = given.base + frame.entry.first_sequence
-                self._grow(*here, base)
+                self.gaps.grow(*here, base)
                 self._take(frame, base, time_us)
-        self._grow(*here, given.base + given.rows)
+        self.gaps.grow(*here, given.base + given.rows)
 
     def _take(self, frame: StagedFrame, base: int, time_us: int) -> None:
         records = frame.entry.records
@@ -224,7 +181,7 @@ class Replay:
     def _acknowledged(self, what: store.Acknowledged, entry: store.Entry, _: apply.Body | None) -> None:
         self._known_rows(what.destination, what.rows, entry)
         for rows in what.rows:
-            self.holes[what.destination, rows.partition] -= BitMap64.deserialize(rows.offsets)
+            self.gaps.holes[what.destination, rows.partition] -= BitMap64.deserialize(rows.offsets)
 
     def _returned(self, what: store.Returned, entry: store.Entry, _: apply.Body | None) -> None:
         self._known_rows(what.destination, what.rows, entry)
@@ -233,16 +190,16 @@ class Replay:
         self._known_rows(what.destination, what.rows, entry)
 
     def _counted(self, what: store.DuplicatesCounted, entry: store.Entry, _: apply.Body | None) -> None:
-        self.partition(what.destination, what.partition)
+        self.gaps.partition(what.destination, what.partition)
         apply.apply(self.state, entry, None)
 
     def _known_rows(self, destination: int, named: Any, entry: store.Entry) -> None:
         for rows in named:
-            self._grow(destination, rows.partition, BitMap64.deserialize(rows.offsets).max() + 1)
+            self.gaps.grow(destination, rows.partition, BitMap64.deserialize(rows.offsets).max() + 1)
         apply.apply(self.state, entry, None)
 
     def _minted(self, what: store.ConsumerMinted, entry: store.Entry, _: apply.Body | None) -> None:
-        destination = self._destination(what.destination)
+        destination = self.gaps.destination(what.destination)
         before = destination.queue.consumer_named(what.consumer)
         if before is not None:  # the entry that ended it is lost
             self._end(destination, before, what.incarnation)
@@ -261,9 +218,9 @@ class Replay:
     def _planned(self, what: store.Planned, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
-            self.notes.append(
-                f"consumer {what.incarnation.hex()} is not known any more: rows of its plan {what.plan} "
-                f"may be delivered again"
+            self.gaps.notes.append(
+                f"consumer {what.incarnation.hex()} is no longer known: "
+                f"rows of its plan {what.plan} may be delivered again"
             )
             return
         if what.plan < consumer.next_plan:
@@ -280,7 +237,7 @@ class Replay:
             selection = assigned[1]
             if not selection.rows:
                 continue
-            self._grow(what.destination, number, selection.span()[1])
+            self.gaps.grow(what.destination, number, selection.span()[1])
             self._take_from_others(destination, number, selection.offsets())
             backlog = destination.queue.backlogs[number]
             backlog.plan(selection)
@@ -289,8 +246,8 @@ class Replay:
         consumer.run = max(consumer.run, what.run)
 
     def _take_from_others(self, destination: Destination, number: int, offsets: BitMap64) -> None:
-        """Who still seems to hold rows that are planned anew has given them back: the entry that says so is
-        lost.
+        """Returns plans of other consumers that still hold these rows. The rows are planned again, so the
+        entry that returned them is lost.
         """
         for consumer, plan in list(destination.queue.plans()):
             if (
@@ -336,13 +293,13 @@ class Replay:
                 _keep(what.failed, [n for n in what.failed if n in consumer.plans])
             apply.apply(self.state, entry, None)
         elif isinstance(what, store.RangeRead):
-            _keep(what.plans, [])  # that the batch was read counts all the same
+            _keep(what.plans, [])  # that the batch was read is still recorded
             apply.apply(self.state, entry, None)
 
     def _ended(self, what: store.ConsumerEnded, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
-            destination = self._destination(what.destination)
+            destination = self.gaps.destination(what.destination)
             if what.incarnation not in destination.queue.ended:
                 destination.queue.note_ended(
                     what.incarnation, Ended(what.successor, "", what.shared), self.state.settings.kept_ended
@@ -356,23 +313,26 @@ class Replay:
     def _moved(self, what: store.Moved, entry: store.Entry, body: apply.Body | None) -> None:
         assert body is not None
         if (body.place.segment, body.place.position) in self.damaged:
-            return  # where the rows were moved from, they may still be
+            return  # the rows may still be where they were moved from
         left = BitMap64.deserialize(what.offsets)
-        partition = self.partition(what.destination, what.partition)
+        partition = self.gaps.partition(what.destination, what.partition)
         index = partition.log.index()
         first, last = index.between(left.min(), left.min() + 1)
         covered = first < last and int(index.bases[first]) + int(index.frames["span"][first]) > left.max()
         if covered:
             apply.apply(self.state, entry, body)
-        elif left.min() >= partition.log.next_offset or left & self.holes[what.destination, what.partition]:
+        elif (
+            left.min() >= partition.log.next_offset
+            or left & self.gaps.holes[what.destination, what.partition]
+        ):
             self._insert(what, body, left)
 
     def _insert(self, what: store.Moved, body: apply.Body, left: BitMap64) -> None:
-        """Takes rows in whose first entry is lost, from the copy that the cleaner made."""
-        partition = self.partition(what.destination, what.partition)
+        """Adds rows from the copy that the cleaner made; the entry that stored them first is lost."""
+        partition = self.gaps.partition(what.destination, what.partition)
         backlog = self.state.by_number[what.destination].queue.backlogs[what.partition]
-        self._grow(what.destination, what.partition, left.max() + 1)
-        holes = self.holes[what.destination, what.partition]
+        self.gaps.grow(what.destination, what.partition, left.max() + 1)
+        holes = self.gaps.holes[what.destination, what.partition]
         back = left & holes
         holes -= back
         span = left.max() - left.min() + 1

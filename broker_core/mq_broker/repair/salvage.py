@@ -1,8 +1,8 @@
-"""Reading a journal that is damaged: every turn that is whole, and what is left of the others.
+"""Reads a damaged journal: all whole turns, and the readable entries of damaged ones.
 
-Recovery stops at the first wrong byte. Here each segment is read by itself: turns that are whole, and between
-them stretches that do not read. Of a stretch, single entries may be left; a frame's checksum covers its place
-and its turn, so none can be mistaken for another.
+Recovery stops at the first wrong byte. Here each segment is read by itself. It consists of whole turns and of
+stretches between them that cannot be read as turns. A stretch may still have readable entries. The checksum
+of a frame covers its place and its turn, so an entry cannot be mistaken for another one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile
 from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKind, Place, Reading
+from mq_broker.journal.packs import Manifest, pack_name
 from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
-from mq_broker.journal.snapshots import Manifest, SnapshotStore, pack_name
+from mq_broker.journal.snapshots import SnapshotStore
 from mq_wire.checksum import crc32
 from mq_wire.errors import JournalDamaged
 
-#: Trailers that are looked at to find the one of a turn; a turn has one, and remains of others may stand
-#: before it.
+#: How many trailers are tried to find that of a turn. Remains of other turns may come before it.
 _TRAILERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LeftEntry:
-    """An entry of a turn that is not whole. `body` is None also where it is damaged; `place` tells whether
-    there was one.
+    """A readable entry of a damaged turn. `body` is None if it is damaged, or if the entry has none; `place`
+    is None only if the entry has none.
     """
 
     turn: int
@@ -48,11 +48,11 @@ class Stretch:
     """Bytes [start, end) of a segment that hold no whole turn.
 
     Attributes:
-        wrong_at: the first frame in them that is broken.
-        entries: those that still read.
-        counts: how many entries a turn has, by its number, where its trailer still reads.
-        padded: whether between the last entry and where a trailer would stand there are only zeros.
-        turn, generation: the highest ones of which a frame is left, 0 without.
+        wrong_at: position of the first broken frame.
+        entries: the readable entries.
+        counts: number of entries by turn, for turns with a readable trailer.
+        padded: whether there are only zeros between the last entry and the place of the trailer.
+        turn, generation: the highest ones of all readable frames; 0 if there are none.
     """
 
     segment: int
@@ -68,13 +68,13 @@ class Stretch:
 
 
 class SalvageReader(TurnReader):
-    """Reads segments one by one, whatever is damaged in them."""
+    """Reads segments one by one, damaged or not."""
 
     def read(self, segment: Segment) -> Iterator[Turn | Stretch]:
-        """Yields what a segment holds, in order; the last one is the stretch behind its last whole turn,
-        mostly unused.
+        """Yields the turns and stretches of a segment, in order. The last item is the stretch after the last
+        whole turn, which is usually unused.
 
-        `position` is behind the last whole turn, also of the segments before.
+        `position` is the end of the last whole turn, which may be in an earlier segment.
         """
         view = self._segments.whole(segment)
         at = FIRST_POSITION
@@ -93,12 +93,12 @@ class SalvageReader(TurnReader):
             at = turn.end.position
 
     def _next_here(self, segment: Segment, at: int) -> Turn | None:
-        """Returns the turn that follows the last one, where it begins at `at`."""
+        """Returns the turn after the last one if it begins at `at`."""
         found = self._read_turn(segment.number, at)
         return None if isinstance(found, Reading) else found
 
     def _search(self, segment: Segment, view: memoryview, first: int) -> Turn | None:
-        """Returns the next whole turn behind `first` that is newer than the last one."""
+        """Returns the next whole turn from `first` on that is newer than the last one."""
         last = self.position
         places = candidates(view, first, segment.sector_bytes)
         for position in places:
@@ -118,8 +118,8 @@ class SalvageReader(TurnReader):
     def _read_at(
         self, segment: Segment, view: memoryview, start: int, frame: Frame, places: list[int]
     ) -> Turn | None:
-        """Reads the turn of `frame` that begins at `start`, by the trailer that says so: it names the turn
-        before it too.
+        """Reads the turn of `frame` that begins at `start`. Its trailer has this start and the CRC of the
+        previous trailer, which the reader needs.
         """
         last = self.position
         behind = np.searchsorted(places, frame.position)
@@ -145,7 +145,7 @@ class SalvageReader(TurnReader):
         return None
 
     def _left(self, number: int, view: memoryview, start: int, end: int) -> Stretch:
-        """Returns what is left between two positions."""
+        """Returns the stretch between two positions, with everything readable in it."""
         stretch = Stretch(number, start, end, -1, Reading.UNWRITTEN)
         last = self.position
         words = np.frombuffer(view[start : end // 4 * 4], "<u4")
@@ -186,13 +186,13 @@ class SalvageReader(TurnReader):
 
 
 def _body_alone(view: memoryview, frame: Frame) -> memoryview | None:
-    """Returns the body where it has its checksum, whatever stands in the padding around it."""
+    """Returns the body if its checksum is right. The padding around it is not checked."""
     body = view[frame.body_position : frame.body_position + frame.body_size]
     return body if frame.has_body and crc32(body) == frame.body_crc else None
 
 
 def is_whole(segments: Segments, place: Place) -> bool:
-    """Says whether the bytes at a place are there and have the checksum that they were stored with."""
+    """Whether the bytes at a place exist and have the checksum that they were stored with."""
     segment = segments.get(place.segment)
     if segment is None:
         return False
@@ -205,12 +205,12 @@ def is_whole(segments: Segments, place: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot as found.
+    """A snapshot in the folder, damaged or not.
 
     Attributes:
         number: of its manifest.
-        manifest: None where that does not read.
-        lost: keys of parts that do not read.
+        manifest: None if it is damaged.
+        lost: keys of damaged parts.
         damages: (file, position, what is wrong).
     """
 
@@ -225,13 +225,13 @@ class Snapshot:
 
 
 class SnapshotSalvage(SnapshotStore):
-    """The snapshots of a folder, whatever is damaged in them. `found` has all of them, newest first."""
+    """Reads all snapshots of a folder, damaged or not. `found` has them, the newest first."""
 
     def _find(self) -> None:
         self.found: list[Snapshot] = []
         for number in self._numbers("manifest-", ".mqm")[::-1]:
             try:
-                manifest = self._read_manifest(number)
+                manifest = self._packs.manifest(number)
             except JournalDamaged as error:
                 self.found.append(Snapshot(number, None, (), (_told(error),)))
                 continue
@@ -245,13 +245,13 @@ class SnapshotSalvage(SnapshotStore):
             self.found.append(Snapshot(number, manifest, tuple(lost), tuple(damages)))
 
     def part(self, manifest: Manifest, key: str) -> bytes:
-        """Returns one part; raises JournalDamaged."""
-        ((_, body),) = self._parts(manifest, {key: manifest.parts[key]})
+        """Returns one part. Raises JournalDamaged if it is damaged or missing."""
+        ((_, body),) = self._packs.parts(manifest, {key: manifest.parts[key]})
         return body
 
 
 def _told(error: JournalDamaged) -> tuple[str, int, str]:
-    """Takes the message of a damaged manifest apart: file, position, what."""
+    """Splits the message of an error into file, position and what is wrong."""
     where, _, what = str(error).partition(": ")
     name, _, position = where.partition(", position ")
     if not position:
@@ -260,12 +260,12 @@ def _told(error: JournalDamaged) -> tuple[str, int, str]:
 
 
 class Relabelled:
-    """A disk of which some files stand under the names that their content claims, or are hidden. Else it is
-    the disk below.
+    """A disk that shows some files of another disk under the names that belong to their content, or hides
+    them.
 
     Args:
-        disk: below.
-        names: name shown -> name on the disk, or None = not shown.
+        disk: the disk with the files.
+        names: shown name -> name on the disk; None hides the name.
     """
 
     def __init__(self, disk: Disk, names: dict[str, str | None]) -> None:

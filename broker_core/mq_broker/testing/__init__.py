@@ -1,1 +1,3 @@
-"""Twins of what the broker stands on, for tests: of this project and of those who build on it."""
+"""Replacements for parts of the operating system, for tests of this project and of projects that build on
+it.
+"""

@@ -1,5 +1,5 @@
-"""The twin of `mq_broker.journal.disk.RealDisk` in memory: it promises what a disk promises, and takes
-everything else away in a crash.
+"""A disk in memory, with the interface of `mq_broker.journal.disk.RealDisk`. In a simulated crash it keeps
+only what a real disk promises to keep.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Crash(BaseException):
-    """The power went off, on request of a test. Everything afterwards raises it too. No program catches that
-    by `except Exception`.
+    """A simulated power cut. Every later call of the disk raises it too. It is no `Exception`, so that
+    `except Exception` does not catch it.
     """
 
 
 class _Content:
-    """A file's bytes: as programs see them, as the medium holds them, and each sector's versions in
-    between.
+    """The bytes of a file: as programs see them, as the medium has them, and the unsynced versions of each
+    sector.
     """
 
     def __init__(self, durable: bytes = b"") -> None:
@@ -31,12 +31,12 @@ class _Content:
         self.versions: dict[int, list[bytes]] = {}
 
     def copy(self) -> _Content:
-        """Returns what programs see as another file that is durable."""
+        """Returns a file with the bytes that programs see, all of them durable."""
         return _Content(bytes(self.live))
 
     def flush(self, sector_bytes: int) -> None:
-        """Brings dirty sectors to the medium, and only those: what counts as clean after a failed sync is
-        never written again.
+        """Writes the dirty sectors to the medium. Sectors that count as clean after a failed sync are never
+        written again.
         """
         medium = bytearray(self.durable.ljust(len(self.live), b"\0"))
         for sector, versions in self.versions.items():
@@ -50,19 +50,20 @@ class MemoryDisk:
     """A `Disk` in memory.
 
     Args:
-        sector_bytes: what is written as a whole or not at all, 512 or 4096.
-        capacity_bytes: writes that grow files beyond this raise ENOSPC; None has no end.
+        sector_bytes: number of bytes that are written as a whole or not at all, 512 or 4096.
+        capacity_bytes: a write that makes the files larger than this together raises ENOSPC; None = no limit.
         rng: decides what a failing sync leaves on the medium.
 
     Attributes:
-        hook: called at every step that changes the disk with its name (create, allocate, write, sync, rename,
-            remove, sync_directory), the file's name and the number of steps so far. It may raise: OSError
-            fails the step, `Crash` ends all. A failing *write* leaves some of its first sectors behind, as
-            one that is killed does. A failing *sync* is as mean as Linux: what was written may be on the
-            medium or not, and counts as clean from then on.
-        beside: another folder of the same device: what is in there takes from the same capacity.
-        steps: how many steps there were.
-        syncs: how many of them were file syncs.
+        hook: called at every step that changes the disk, with the kind of step (create, allocate, write,
+        sync,
+            rename, remove, sync_directory), the file's name and the number of steps so far. It may raise
+            OSError, which fails the step, or `Crash`, which ends everything. A failing write leaves some of
+            its first sectors behind, as an interrupted write does. A failing sync behaves as on Linux: each
+            sector may be on the medium or not, and counts as clean from then on.
+        beside: another folder of the same device; its files count towards the same capacity.
+        steps: number of steps so far.
+        syncs: number of file syncs so far.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class MemoryDisk:
         self._step("rename", old)
 
         def move(names: dict[str, _Content]) -> None:
-            if old in names:  # else its creation was lost
+            if old in names:  # otherwise its creation was lost
                 names[new] = names.pop(old)
 
         if old not in self._names:
@@ -126,7 +127,7 @@ class MemoryDisk:
         self._changes.clear()
 
     def used_bytes(self) -> int:
-        """Returns the size of all files."""
+        """Returns the size of all files in bytes."""
         return sum(len(content.live) for content in self._names.values())
 
     def free_bytes(self) -> int:
@@ -134,10 +135,10 @@ class MemoryDisk:
         return max(0, (1 << 40 if self.capacity_bytes is None else self.capacity_bytes) - used)
 
     def crash(self, rng: random.Random) -> MemoryDisk:
-        """Returns the disk as a power cut now might leave it.
+        """Returns a disk as a power cut at this moment might leave it. This disk is not changed.
 
-        Each sector that was written and not synced holds its old bytes or those of any write since; each
-        change of names that was not synced happened or not. This disk is not changed.
+        Each unsynced sector has its old bytes or those of any write since. Each unsynced change of a name
+        happened or not.
         """
         survivor = MemoryDisk(self.sector_bytes, self.capacity_bytes, random.Random(rng.random()))
         names = dict(self._durable_names)
@@ -154,14 +155,14 @@ class MemoryDisk:
         return _Content(self._settled(content, rng))
 
     def copy(self) -> MemoryDisk:
-        """Returns another disk with the same files, all of it durable, without a hook."""
+        """Returns another disk with the same files, all of them durable, and without a hook."""
         other = MemoryDisk(self.sector_bytes, self.capacity_bytes, random.Random(0))
         other._names = {name: content.copy() for name, content in self._names.items()}
         other._durable_names = dict(other._names)
         return other
 
     def reopen(self) -> MemoryDisk:
-        """Returns the same disk for another process after this one died: caches and names are as they were,
+        """Returns the disk as another process sees it after this one died: caches and names are the same, and
         nothing more is durable.
         """
         other = MemoryDisk(self.sector_bytes, self.capacity_bytes, self._random)
@@ -178,8 +179,8 @@ class MemoryDisk:
         content.durable = bytes(durable)
 
     def _settled(self, content: _Content, rng: random.Random) -> bytes:
-        """Returns what the medium holds when each unsynced sector landed or not, and the file grew in
-        part.
+        """Returns possible bytes of the medium: each unsynced sector was written or not, and the file may
+        have grown in part.
         """
         grown = sorted((len(content.durable), len(content.live)))
         size = rng.choice((*grown, rng.randint(*grown)))
@@ -279,7 +280,7 @@ class MemoryFile:
 
 
 def crash_at(step: int) -> Callable[[str, str, int], None]:
-    """Returns a hook that lets the power fail at the n-th step."""
+    """Returns a hook that cuts the power at the n-th step."""
 
     def hook(_: str, name: str, steps: int) -> None:
         if steps >= step:
@@ -291,8 +292,13 @@ def crash_at(step: int) -> Callable[[str, str, int], None]:
 def fail_at(
     what: str, count: int, number: int = errno.EIO, within: str = ""
 ) -> Callable[[str, str, int], None]:
-    """Returns a hook that lets the n-th step of one kind (such as "sync"), on files with this in their name,
-    fail with an errno.
+    """Returns a hook that fails the n-th step of one kind (such as "sync").
+
+    Args:
+        what: kind of step.
+        count: which step of this kind fails, from 1.
+        number: errno of the error.
+        within: counts only steps on files whose names contain this.
     """
     seen = 0
 
