@@ -118,7 +118,11 @@ def _staged(state: State, held: StagedSet) -> dict[str, Any]:
     frames = []
     for frame in held.frames:
         entry = frame.entry
-        priorities = frame.priorities if isinstance(frame.priorities, int) else frame.priorities.tolist()
+        priorities = (
+            frame.facets.priority
+            if isinstance(frame.facets.priority, int)
+            else frame.facets.priority.tolist()
+        )
         frames.append(
             {
                 "destination": state.by_number[entry.destination].name,

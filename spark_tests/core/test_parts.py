@@ -19,6 +19,7 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
+from mq_broker.core.facets import Facets
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
 from mq_broker.core.planning import PLAN_BYTES_MAX
@@ -151,7 +152,7 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     draw = np.random.default_rng(rng.randrange(1 << 30))
     destination = Destination(1, "q", bytes(16), [partition])
     backlog = destination.queue.backlogs[0]
-    backlog.append(0, draw.integers(0, PRIORITIES, rows).astype(np.int8), rows)
+    backlog.append(0, Facets(draw.integers(0, PRIORITIES, rows).astype(np.int8)), rows)
     frames = np.zeros(rows, FRAME)
     frames["base"], frames["span"] = np.arange(rows), 1
     partition.log.restore(frames, {})
@@ -201,7 +202,9 @@ def test_a_staged_set_of_many_batches_whose_priorities_differ() -> None:
     entry = store.Staged(
         token=bytes(16), query_id=ID, run_id=ID, target=NAME, records=store.Records(rows=RECORDS_ROWS_MAX)
     )
-    frame = StagedFrame(entry, KeptPlace(LARGE, LARGE, 1 << 31, 1), np.zeros(RECORDS_ROWS_MAX, np.int8))
+    frame = StagedFrame(
+        entry, KeptPlace(LARGE, LARGE, 1 << 31, 1), Facets(np.zeros(RECORDS_ROWS_MAX, np.int8))
+    )
     held.frames = [frame] * 500
     assert checked(snapshot._staged_pieces("staged/00", held)) > 10
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mq_broker.core.commands import Publish, Settings, Tick
+from mq_broker.core.facets import Facets
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,
@@ -113,7 +114,7 @@ def test_what_a_set_cannot_hold_is_refused() -> None:
         scene.handle(command)
     command.header.skip, command.header.schema_id = False, 7
     with pytest.raises(Unsupported):
-        scene.handle(Publish(command.header, command.records, command.records_crc, 4))
+        scene.handle(Publish(command.header, command.records, command.records_crc, Facets(4)))
     assert not scene.broker.state.staged
 
 

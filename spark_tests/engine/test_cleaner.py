@@ -21,6 +21,7 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
+from mq_broker.core.facets import Facets
 from mq_broker.core.retention import live_segments
 from mq_broker.core.state import State
 from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
@@ -80,7 +81,7 @@ class Instance:
         if not self.journal.fits(records.size + 4096):
             self.journal.commit()
         self.journal.reserve(records.size + 4096)
-        self.turn(Publish(header, records, zlib.crc32(records), 4))
+        self.turn(Publish(header, records, zlib.crc32(records), Facets(4)))
 
     def housekeep(self) -> None:
         """Steps until no snapshot is on its way and the cleaner has nothing more to do."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings, Tick
+from mq_broker.core.facets import Facets
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
@@ -67,7 +68,7 @@ class SmallBroker:
             rows=ROWS,
             columns=envelope.VALUE,
         )
-        self.engine.answer(Publish(header, records, zlib.crc32(records), 4))
+        self.engine.answer(Publish(header, records, zlib.crc32(records), Facets(4)))
         self.sent += 1
 
     def publish_until_refused(self) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Publish, RowsView
+from mq_broker.core.facets import Facets
 from mq_broker.core.log import FRAME, FrameIndex
 from mq_broker.core.selection import Selection
 from mq_broker.engine.rows import RowReader, _fitting, _grouped, _header, pieces
@@ -144,7 +145,7 @@ def test_columns_that_only_some_rows_have_do_not_make_a_batch_too_large() -> Non
         rows=1,
         columns=envelope.columns_of(schema),
     )
-    stored.world.handle(Publish(header, records, zlib.crc32(records), 4))
+    stored.world.handle(Publish(header, records, zlib.crc32(records), Facets(4)))
     batches = [*stored.reader.read(stored.view({4: [*range(100_001)]}))]
     assert max(records.size for _, records in batches) <= RECORDS_BYTES_MAX
     assert [(header.rows, header.columns) for header, _ in batches] == [

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from mq_broker.core.commands import HoldRun, Publish, ReleaseView, ResolveFetch, Settings
+from mq_broker.core.facets import Facets
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
@@ -110,7 +111,7 @@ class Promises:
         )
         self._rows += rows
         self._history.attempted(ids)
-        self._sent.append(Publish(header, piece.records, piece.crc32, lanes_of(piece)))
+        self._sent.append(Publish(header, piece.records, piece.crc32, Facets(lanes_of(piece))))
 
     def _send(self, engine: Engine, number: int) -> None:
         command = self._sent[number]

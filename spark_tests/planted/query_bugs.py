@@ -212,14 +212,14 @@ SINK: Final = (
         (
             Change(
                 apply._staged,
-                "state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)",
+                "state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)",
                 """
-                state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)
+                state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)
                 destination, partition = _partition(state, what.destination, what.partition)
-                priority = body.priorities if isinstance(body.priorities, int) else -1
+                priority = body.facets.frame_priority
                 rows, columns = what.records.rows, what.records.columns
                 base = partition.log.append(rows, columns, body.place, priority, "", 0, time_us)
-                _append(destination, what.partition, base, body.priorities, what.records.rows)
+                _append(destination, what.partition, base, body.facets, what.records.rows)
                 _touch(state, what.destination, what.partition, base, base + what.records.rows)
                 state.stir(destination.name)
                 """,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, consumer_parts, owners, retention, snapshot
+from mq_broker.core import apply, consumer_parts, facets, owners, retention, snapshot
 from mq_broker.core.subscription import Backlog, Subscription
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
@@ -253,6 +253,12 @@ SPACE: Final = (
         (Change(retention.live_segments, "for held in state.staged.values()", "for held in ()"),),
         "model",
         is_rare=True,
+    ),
+    Bug(
+        "facets of stored rows are not read at a restart",
+        "rows of several priorities have the default one after a restart",
+        (Change(facets.stored_facets, "return facets_of(described, batch)", "return DEFAULT"),),
+        "model",
     ),
     Bug(
         "what is kept for a checkpoint is forgotten at a restart",

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mq_broker.core.commands import Publish
+from mq_broker.core.facets import DEFAULT, Facets
 from mq_wire.errors import InvalidRecords, MqError, SendOutcomeUnknown
 from mq_wire.v1 import common_pb2, produce_pb2
 from pyspark_mq.client.sending import OutgoingBatch
@@ -133,10 +134,10 @@ class Outlet:
         header = produce_pb2.PublishHeader.FromString(self.window.header(batch))
         if not isinstance(batch, Batch):
             self._client.counts["skips"] += 1
-            link.send((batch.request_id, Publish(header, _NOTHING, 0, 4), lambda reply: None))
+            link.send((batch.request_id, Publish(header, _NOTHING, 0, DEFAULT), lambda reply: None))
             return
         batch.attempts += 1
-        command: Publish | MqError = Publish(header, batch.records, batch.crc32, batch.lanes)
+        command: Publish | MqError = Publish(header, batch.records, batch.crc32, Facets(batch.lanes))
         if (
             self._is_counted
             and self._told is None

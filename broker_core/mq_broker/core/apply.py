@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from mq_broker.core import owners
@@ -17,6 +15,7 @@ from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan
+from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
 from mq_broker.core.query import Reader
@@ -24,8 +23,6 @@ from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Ended, Subscription
-from mq_wire import envelope
-from mq_wire.limits import PRIORITY_DEFAULT
 from mq_wire.store.v1 import store_pb2 as store
 
 #: Chunk of the offsets that one snapshot part covers.
@@ -34,25 +31,10 @@ CHUNK_BITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The records that came with an entry: where they lie, and the priorities of their rows."""
+    """The records that came with an entry: where they lie, and the facets of their rows."""
 
     place: Place
-    priorities: int | np.ndarray
-
-
-def priorities_of(records: store.Records, body: pa.Buffer) -> int | np.ndarray:
-    """Returns the priority of the rows: one number, or one int8 a row as the priority column in `body`
-    says.
-    """
-    if records.priority_plus_one:
-        return records.priority_plus_one - 1
-    if not records.columns & envelope.PRIORITY:
-        return PRIORITY_DEFAULT
-    column: np.ndarray = (
-        envelope.decode_trusted(body, records.columns).column("priority").to_numpy(zero_copy_only=False)
-    )
-    low = int(column.min())
-    return low if low == int(column.max()) else column
+    facets: Facets
 
 
 def apply(state: State, entry: store.Entry, body: Body | None) -> None:
@@ -112,12 +94,17 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
     assert body is not None
     destination, partition = _partition(state, what.destination, what.partition)
     records = what.records
-    priority = body.priorities if isinstance(body.priorities, int) else -1
     base = partition.log.append(
-        records.rows, records.columns, body.place, priority, what.producer_id, what.first_sequence, time_us
+        records.rows,
+        records.columns,
+        body.place,
+        body.facets.frame_priority,
+        what.producer_id,
+        what.first_sequence,
+        time_us,
     )
     assert base == what.base_offset, (destination.name, what.partition, base, what.base_offset)
-    _append(destination, what.partition, base, body.priorities, records.rows)
+    _append(destination, what.partition, base, body.facets, records.rows)
     partition.audit.record(
         what.producer_id,
         what.epoch,
@@ -127,11 +114,9 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
     state.stir(destination.name)
 
 
-def _append(
-    destination: Destination, partition: int, base: int, priorities: int | np.ndarray, rows: int
-) -> None:
+def _append(destination: Destination, partition: int, base: int, facets: Facets, rows: int) -> None:
     for subscription in destination.subscriptions.values():
-        subscription.backlogs[partition].append(base, priorities, rows)
+        subscription.backlogs[partition].append(base, facets, rows)
 
 
 def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
@@ -153,7 +138,7 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
     target = _target_of(what)
     if held is None:
         held = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id, target)
-    state.staged.add(held, StagedFrame(bare(what), body.place, body.priorities), time_us)
+    state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)
     if what.query_id:
         owners.raise_epoch(state, what.query_id, target, what.epoch)
     state.dirty.add(("staged", what.token))
@@ -179,9 +164,9 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
         for frame in held.frames:
             entry, records = frame.entry, frame.entry.records
             destination, partition = _partition(state, entry.destination, entry.partition)
-            priority = frame.priorities if isinstance(frame.priorities, int) else -1
+            priority = frame.facets.frame_priority
             base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
-            _append(destination, entry.partition, base, frame.priorities, records.rows)
+            _append(destination, entry.partition, base, frame.facets, records.rows)
             _touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stir(destination.name)
     if what.owner:

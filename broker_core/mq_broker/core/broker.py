@@ -24,6 +24,7 @@ from mq_broker.core import (
     views,
 )
 from mq_broker.core import commands as command
+from mq_broker.core.facets import stored_facets
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
 from mq_wire.errors import JournalDamaged, StoreFull
@@ -137,7 +138,7 @@ class Broker:
             apply.apply(self.state, entry, None)
         else:
             records = getattr(entry, kind).records
-            apply.apply(self.state, entry, apply.Body(place, apply.priorities_of(records, body)))
+            apply.apply(self.state, entry, apply.Body(place, stored_facets(records, body)))
 
     def holders_of_space(self) -> str:
         """Returns who holds rows that nobody can consume, for the error of a full disk; "" where

@@ -21,18 +21,19 @@ from mq_wire.v1.subscribe_pb2 import OpenFetch
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mq_broker.core.facets import Facets
     from mq_broker.core.log import FrameIndex
     from mq_broker.core.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """One validated batch. `priorities` is one number for all rows, or one int8 a row. Reply: `Receipt`."""
+    """One validated batch. Reply: `Receipt`."""
 
     header: PublishHeader
     records: pa.Buffer
     records_crc: int
-    priorities: int | np.ndarray
+    facets: Facets
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from mq_broker.core.apply import Body, apply
+from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_broker.core.state import State
 from mq_wire.store.v1.store_pb2 import Entry
@@ -118,15 +118,15 @@ class Ledger:
         )
         return Notice(kind, name, consumer.label if consumer is not None else "", entry)
 
-    def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
-        """Records an entry with new rows, whose priorities are known, and applies it."""
+    def record_rows(self, entry: Entry, records: pa.Buffer, crc: int, facets: Facets) -> None:
+        """Records an entry with new rows, whose facets are known, and applies it."""
         self.room.for_rows(entry.ByteSize(), records.size)
-        self.record_copy(entry, records, crc, priorities)
+        self.record_copy(entry, records, crc, facets)
 
-    def record_copy(self, entry: Entry, records: pa.Buffer, crc: int, priorities: int | np.ndarray) -> None:
+    def record_copy(self, entry: Entry, records: pa.Buffer, crc: int, facets: Facets) -> None:
         """Records rows that were there before, in another place; the caller has made room."""
         place = self.sink.add(entry.SerializeToString(), records, crc)
         assert place is not None
         self.entries += 1
         self.frames += 1
-        apply(self.state, entry, Body(place, priorities))
+        apply(self.state, entry, Body(place, facets))

@@ -61,7 +61,7 @@ def publish(ledger: Ledger, command: Publish) -> Receipt:
         Entry(time_us=ledger.now_us, published=published),
         command.records,
         command.records_crc,
-        command.priorities,
+        command.facets,
     )
     ledger.state.totals.published += header.rows
     if ledger.state.duplicates:

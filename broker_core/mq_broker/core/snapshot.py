@@ -25,6 +25,7 @@ from mq_broker.core import consumer_parts, owners, parts, retention
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.facets import restored
 from mq_broker.core.log import FRAME, KeptPlace, frames_of
 from mq_broker.core.parts import key_of, part_of
 from mq_broker.core.selection import Lane, range_bitmap
@@ -251,8 +252,8 @@ def _staged_element(frame: StagedFrame) -> bytes:
         position=frame.place.position,
         size=frame.place.size,
         crc=frame.place.crc,
-        priorities=b"" if isinstance(frame.priorities, int) else frame.priorities.astype(np.int8).tobytes(),
-        priority=frame.priorities if isinstance(frame.priorities, int) else 0,
+        priorities=frame.facets.priorities_written(),
+        priority=max(frame.facets.frame_priority, 0),
     )
     return store.StagedPart(frames=[known]).SerializeToString()
 
@@ -360,5 +361,5 @@ def _restore_staged(state: State, part: store.StagedPart) -> None:
     )
     for frame in part.frames:
         place = KeptPlace(frame.segment, frame.position, frame.size, frame.crc)
-        priorities = np.frombuffer(frame.priorities, np.int8) if frame.priorities else frame.priority
-        state.staged.add(held, StagedFrame(bare(frame.staged), place, priorities), part.last_time_us)
+        facets = restored(frame.priority, frame.priorities)
+        state.staged.add(held, StagedFrame(bare(frame.staged), place, facets), part.last_time_us)

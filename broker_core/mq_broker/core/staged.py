@@ -9,9 +9,8 @@ from collections import Counter, deque
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from mq_broker.core.audit import Range
+from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1.store_pb2 import Staged
@@ -19,11 +18,11 @@ from mq_wire.store.v1.store_pb2 import Staged
 
 @dataclass(frozen=True, slots=True)
 class StagedFrame:
-    """One batch of a set. `priorities` is one number for all rows, or one int8 a row."""
+    """One batch of a set."""
 
     entry: Staged
     place: Place
-    priorities: int | np.ndarray
+    facets: Facets
 
 
 def bare(what: Staged) -> Staged:
@@ -74,7 +73,7 @@ class StagedSet:
         where = (entry.destination, entry.partition, entry.first_sequence)
         for at, known in enumerate(self.frames):
             if (known.entry.destination, known.entry.partition, known.entry.first_sequence) == where:
-                self.frames[at] = StagedFrame(known.entry, place, known.priorities)
+                self.frames[at] = StagedFrame(known.entry, place, known.facets)
 
     def writes_to(self, target: str | None) -> bool:
         """Whether it belongs to what is done to `target`; None is every target, for the set as for the

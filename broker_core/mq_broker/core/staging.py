@@ -114,7 +114,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
         target=_target_of(staged),
     )
     ledger.record_rows(
-        Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.priorities
+        Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.facets
     )
     ledger.state.staged[staged.token].seen_us = ledger.monotonic_us
     return receipt

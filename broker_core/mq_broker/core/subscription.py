@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
-import numpy as np
 from pyroaring import BitMap64, FrozenBitMap64
 
 from mq_broker.core.durable_consumer import Consumer, Plan
+from mq_broker.core.facets import Facets
 from mq_broker.core.lanes import Lanes, Ready
 from mq_broker.core.selection import Lane, Selection, range_bitmap, remove
 from mq_broker.core.session import Session
@@ -51,13 +51,13 @@ class Backlog:
         #: [k] = offsets with more than k failed attempts.
         self.attempts: list[BitMap64] = []
 
-    def append(self, base: int, priorities: int | np.ndarray, rows: int) -> None:
+    def append(self, base: int, facets: Facets, rows: int) -> None:
         """Takes new rows, which are ready."""
         if self.unacknowledged is _NONE:
             self.unacknowledged = BitMap64()
         self.unacknowledged.add_range(base, base + rows)
         self.rows += rows
-        self.ready.add_rows(base, priorities, rows)
+        self.ready.add_rows(base, facets.priority, rows)
 
     def restore(self, lanes: Iterable[Lane]) -> None:
         """Takes rows that a snapshot or a repair knows to be ready."""

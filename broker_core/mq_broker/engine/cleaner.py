@@ -9,6 +9,7 @@ from typing import Final
 from mq_broker.core import retention
 from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.broker import Broker
+from mq_broker.core.facets import Facets
 from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.retention import Survivors
 from mq_broker.core.state import State
@@ -180,7 +181,7 @@ class Cleaner:
         )
         self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
         broker.ledger.record_copy(
-            Entry(time_us=now_us, moved=moved), records, crc32(records), max(uniform, 0)
+            Entry(time_us=now_us, moved=moved), records, crc32(records), Facets(max(uniform, 0))
         )
         return int(records.size)
 

@@ -187,4 +187,4 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
         if not journal.fits(room):
             journal.commit()
             journal.reserve(room, for_state=True)
-        broker.ledger.record_copy(Entry(staged=copied), body, crc32(body), frame.priorities)
+        broker.ledger.record_copy(Entry(staged=copied), body, crc32(body), frame.facets)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -18,6 +17,7 @@ from mq_broker.core.audit import SKIPPED, Range
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Plan, packed
+from mq_broker.core.facets import facets_of, stored_facets
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array
 from mq_broker.core.staged import StagedFrame, StagedSet
@@ -25,7 +25,6 @@ from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import Place
 from mq_broker.repair.gaps import Gaps, Key
 from mq_wire.errors import DataDirectoryUnusable
-from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT
 from mq_wire.store.v1 import store_pb2 as store
 
 
@@ -60,11 +59,9 @@ class Replay:
     def _body(self, entry: store.Entry, kind: str, body: memoryview | None, place: Place) -> apply.Body:
         records = getattr(entry, kind).records
         if body is not None:
-            return apply.Body(place, apply.priorities_of(records, pa.py_buffer(body)))
+            return apply.Body(place, stored_facets(records, pa.py_buffer(body)))
         self.damaged.add((place.segment, place.position))
-        return apply.Body(
-            place, records.priority_plus_one - 1 if records.priority_plus_one else PRIORITY_DEFAULT
-        )
+        return apply.Body(place, facets_of(records, None))
 
     def _consumer(self, number: int, incarnation: bytes) -> Consumer | None:
         destination = self.state.by_number.get(number)
@@ -170,9 +167,9 @@ class Replay:
         records = frame.entry.records
         destination = self.state.by_number[frame.entry.destination]
         partition = destination.partitions[frame.entry.partition]
-        priority = frame.priorities if isinstance(frame.priorities, int) else -1
+        priority = frame.facets.frame_priority
         partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
-        destination.queue.backlogs[frame.entry.partition].append(base, frame.priorities, records.rows)
+        destination.queue.backlogs[frame.entry.partition].append(base, frame.facets, records.rows)
 
     def _discarded(self, what: store.StagedDiscarded, entry: store.Entry, _: apply.Body | None) -> None:
         _keep(what.tokens, [token for token in what.tokens if token in self.state.staged])
@@ -336,7 +333,7 @@ class Replay:
         back = left & holes
         holes -= back
         span = left.max() - left.min() + 1
-        priority = body.priorities if isinstance(body.priorities, int) else -1
+        priority = body.facets.frame_priority
         number = partition.log.number_of(what.producer_id)
         place = (body.place.segment, body.place.position, body.place.size, body.place.crc)
         frame = (
@@ -351,14 +348,7 @@ class Replay:
             len(left),
         )
         partition.log.insert(frame, left)
-        if isinstance(body.priorities, int):
-            backlog.restore([(body.priorities, back)])
-        else:
-            offsets = offsets_array(left)
-            backlog.restore(
-                (p, BitMap64(offsets[body.priorities == p].astype(np.uint64)) & back)
-                for p in range(PRIORITIES)
-            )
+        backlog.restore((p, lane & back) for p, lane in body.facets.lanes(offsets_array(left)))
 
 
 def _keep(repeated: Any, left: list[Any]) -> None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from mq_broker.core.commands import Publish
+from mq_broker.core.facets import DEFAULT, facets_of
 from mq_wire import envelope, framing
 from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported
-from mq_wire.limits import PRIORITIES, PRIORITY_DEFAULT, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
+from mq_wire.limits import PRIORITIES, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
 
 _NOTHING: Final = pa.py_buffer(b"")
@@ -51,7 +51,7 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
             raise InvalidRequest(
                 f"a skip of {header.rows} sequences carries {len(records)} bytes of records: send it without"
             )
-        return Publish(header, _NOTHING, 0, PRIORITY_DEFAULT)
+        return Publish(header, _NOTHING, 0, DEFAULT)
     _check_header(header)
     if len(records) > RECORDS_BYTES_MAX:
         raise LimitExceeded(
@@ -65,7 +65,7 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
         )
     buffer = pa.py_buffer(records)
     batch = envelope.decode(buffer, header.columns, header.rows)
-    return Publish(header, buffer, crc, _priorities(header, batch))
+    return Publish(header, buffer, crc, facets_of(header, batch))
 
 
 def _check_header(header: PublishHeader) -> None:
@@ -83,11 +83,3 @@ def _check_header(header: PublishHeader) -> None:
             f"priority {header.priority_plus_one - 1} for all rows and a column of priorities: send one of "
             f"them"
         )
-
-
-def _priorities(header: PublishHeader, batch: pa.RecordBatch) -> int | np.ndarray:
-    if not header.columns & envelope.PRIORITY:
-        return header.priority_plus_one - 1 if header.priority_plus_one else PRIORITY_DEFAULT
-    column: np.ndarray = batch.column("priority").to_numpy(zero_copy_only=True)
-    low = int(column.min())
-    return low if low == int(column.max()) else column

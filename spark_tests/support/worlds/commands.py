@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mq_broker.core.commands import Publish
+from mq_broker.core.facets import DEFAULT, Facets
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
 from mq_wire.v1 import subscribe_pb2 as wire
@@ -61,9 +62,8 @@ def publish(
     )
     priorities = [priority for _, priority in rows]
     same = len(set(priorities)) == 1
-    return Publish(
-        header, records, zlib.crc32(records), priorities[0] if same else np.array(priorities, np.int8)
-    )
+    facets = Facets(priorities[0] if same else np.array(priorities, np.int8))
+    return Publish(header, records, zlib.crc32(records), facets)
 
 
 def skip(destination: str, partition: int, who: tuple[str, int], first: int, count: int) -> Publish:
@@ -76,7 +76,7 @@ def skip(destination: str, partition: int, who: tuple[str, int], first: int, cou
         rows=count,
         skip=True,
     )
-    return Publish(header, pa.py_buffer(b""), 0, PRIORITY_DEFAULT)
+    return Publish(header, pa.py_buffer(b""), 0, DEFAULT)
 
 
 def who(name: str, destination_id: bytes, consumer: str, incarnation: bytes, run: int) -> wire.ConsumerRef:

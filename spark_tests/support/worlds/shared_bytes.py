@@ -9,6 +9,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from mq_broker.core.commands import Publish
+from mq_broker.core.facets import Facets
 from mq_wire import envelope
 from mq_wire.v1.produce_pb2 import PublishHeader
 
@@ -42,4 +43,4 @@ def publish_shared(values: list[bytes], producer: str, priorities: int | Any = 4
     """Returns the command that stores them, behind all checks."""
     records = pa.py_buffer(shared_records(values))
     header = PublishHeader(destination="q", producer_id=producer, rows=len(values), columns=COLUMNS)
-    return Publish(header, records, crc32(records), priorities)
+    return Publish(header, records, crc32(records), Facets(priorities))
