@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import rule
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from pyroaring import BitMap64
 
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
+from mq_broker.core.subscription import Backlog
 from mq_broker.core.views import unpin
+from spark_tests.support.durable import guarded
 from spark_tests.support.machines.both_sides import SETTINGS
 from spark_tests.support.machines.lists import BrokerMachine
 from spark_tests.support.worlds.dumps import check_same, dump_broker
@@ -41,6 +46,28 @@ class CoreMachine(BrokerMachine):
             for view in state.browses.values():
                 unpin(state, view.pins)
             assert not state.pins, "a view was left pinned"
+
+
+class WatchedMachine(BrokerMachine):
+    """Looks after each command whether anything but an entry has changed durable state."""
+
+    outside: ClassVar[list[str]] = []
+
+    @invariant()
+    def entries_alone_change_what_is_durable(self) -> None:
+        assert not self.outside, f"changed without an entry: {sorted(set(self.outside))}"
+
+
+def test_entries_alone_change_what_is_durable() -> None:
+    with guarded() as found:
+        WatchedMachine.outside = found
+        run_state_machine_as_test(WatchedMachine, settings=settings(stateful_step_count=60))
+
+
+def test_a_change_without_an_entry_is_seen() -> None:
+    with guarded() as found:
+        Backlog().charge(BitMap64([1]))
+    assert found == ["Backlog.charge"]
 
 
 CoreMachine.TestCase.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=50)

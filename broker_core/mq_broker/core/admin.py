@@ -168,8 +168,11 @@ def list_page(ledger: Ledger, command: ListPage) -> admin.ListDestinationsRespon
 
 def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
     state = ledger.state
-    totals = state.totals
+    totals, journal = state.totals, ledger.figures()
     broker = admin.BrokerStats(
+        turns=journal.turns,
+        journal_bytes=journal.size_bytes,
+        segments=journal.segments,
         published_rows=totals.published,
         delivered_rows=totals.delivered,
         acknowledged_rows=totals.acknowledged,

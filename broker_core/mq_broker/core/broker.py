@@ -2,83 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
-from mq_broker.core import (
-    admin,
-    apply,
-    consumer_admin,
-    inventory,
-    planning,
-    publishing,
-    quarantine,
-    queries,
-    ranges,
-    retention,
-    sessions,
-    staging,
-    views,
-)
+from mq_broker.core import apply, inventory, retention, sessions
 from mq_broker.core import commands as command
+from mq_broker.core.command_table import COMMANDS
 from mq_broker.core.facets import stored_facets
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
-from mq_wire.errors import JournalDamaged, StoreFull
+from mq_wire.errors import JournalDamaged
 from mq_wire.store.v1.store_pb2 import Entry
-from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
-
-#: Partitions whose duplicates one tick writes down.
-DUPLICATES_OF_A_TICK: Final = 4096
-
-
-def _tick(ledger: Ledger, tick: command.Tick) -> None:
-    views.expire_browses(ledger)
-    with contextlib.suppress(StoreFull):  # the next tick tries again
-        publishing.count_duplicates(ledger, DUPLICATES_OF_A_TICK)
-        staging.expire(ledger)
-        ranges.watch_runs(ledger)
-        ranges.forget_kept(ledger, space_is_short=tick.space_is_short)
-
-
-_HANDLERS: Final[dict[type, Callable[[Ledger, Any], Any]]] = {
-    command.Publish: publishing.publish,
-    command.OpenSession: sessions.open_session,
-    command.AddCredit: sessions.add_credit,
-    command.Ask: sessions.ask,
-    command.Acknowledge: sessions.acknowledge,
-    command.CloseSession: sessions.close_session,
-    command.HoldRun: ranges.hold_run,
-    command.CloseRun: ranges.close_run,
-    command.ResolveFetch: ranges.resolve_fetch,
-    command.ReleaseView: views.release_view,
-    command.Quarantine: quarantine.quarantine,
-    command.ListPage: admin.list_page,
-    command.ConsumersPage: consumer_admin.consumers_page,
-    command.Tick: _tick,
-    admin_pb2.DescribeDestinationRequest: admin.describe,
-    admin_pb2.CreateDestinationRequest: admin.create,
-    admin_pb2.DeleteDestinationRequest: admin.delete,
-    admin_pb2.ListDestinationsRequest: admin.list_destinations,
-    admin_pb2.StatsRequest: admin.stats,
-    produce_pb2.OpenProducerRequest: admin.open_producer,
-    produce_pb2.TakeEpochRequest: staging.take_epoch,
-    produce_pb2.CommitStagedRequest: staging.commit,
-    produce_pb2.DiscardStagedRequest: staging.discard,
-    produce_pb2.ForgetMarkerRequest: staging.forget_marker,
-    produce_pb2.ListStagedRequest: inventory.list_staged,
-    produce_pb2.ListMarkersRequest: inventory.list_markers,
-    subscribe_pb2.JoinQueryRequest: queries.join_query,
-    subscribe_pb2.PlanRequest: planning.plan,
-    subscribe_pb2.OpenRangeRequest: ranges.open_range,
-    subscribe_pb2.AcknowledgeRangeRequest: ranges.acknowledge_range,
-    subscribe_pb2.OpenBrowseRequest: views.open_browse,
-    subscribe_pb2.ListConsumersRequest: consumer_admin.list_consumers,
-    subscribe_pb2.ReleaseConsumerRequest: consumer_admin.release_consumer,
-}
 
 
 class Broker:
@@ -112,7 +48,7 @@ class Broker:
         self.ledger.now_us = now_us
         self.ledger.monotonic_us = now_us if monotonic_us is None else monotonic_us
         self.ledger.began = self.ledger.entries
-        return _HANDLERS[type(request)](self.ledger, request)
+        return COMMANDS[type(request)].handler(self.ledger, request)
 
     def dispatch(self, now_us: int) -> bool:
         """Hands rows to connected consumers. To be called after the sync; returns whether it is to be called

@@ -63,6 +63,15 @@ class _AllRoom:
         pass
 
 
+@dataclass(frozen=True, slots=True)
+class JournalFigures:
+    """What operators hear of the journal."""
+
+    turns: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+
+
 @dataclass(slots=True)
 class Ledger:
     """State, time and randomness of the turn in hand.
@@ -78,6 +87,7 @@ class Ledger:
     now_us: int = 0
     monotonic_us: int = 0
     room: Room = field(default_factory=_AllRoom)
+    figures: Callable[[], JournalFigures] = JournalFigures
     entries: int = field(default=0)
     #: How many of them had rows.
     frames: int = field(default=0)

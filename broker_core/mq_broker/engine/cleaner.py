@@ -7,20 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from mq_broker.core import retention
-from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.broker import Broker
-from mq_broker.core.facets import Facets
-from mq_broker.core.quarantine import quarantine_frames
 from mq_broker.core.retention import Survivors
 from mq_broker.core.state import State
-from mq_broker.core.views import make_view, unpin
-from mq_broker.engine.events import tell_lost
-from mq_broker.engine.rows import RowReader
-from mq_broker.journal.frames import frame_bytes
+from mq_broker.engine.mover import Mover
 from mq_broker.journal.journal import Journal
-from mq_wire.checksum import crc32
-from mq_wire.errors import DataLost, JournalDamaged, MqError, StoreFull
-from mq_wire.store.v1.store_pb2 import Entry, Moved, Records
+from mq_wire.errors import StoreFull
 
 #: Moved between two turns at most, so that nobody waits long for the cleaner.
 STEP_BYTES: Final = 2 << 20
@@ -29,8 +21,6 @@ STEP_FRAMES: Final = 200
 STEP_LOOKS: Final = 8
 #: What a frame takes beside its rows when it moves.
 _COPY_BYTES: Final = 1024
-#: An entry that names rows of one frame takes no more.
-_QUARANTINED_BYTES: Final = 16 << 10
 #: A segment with more live bytes than this share stays as it is: moving it would cost more than it gives
 #: back.
 LIVE_SHARE_MAX: Final = 0.25
@@ -46,7 +36,8 @@ class Cleaner:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._rows = RowReader(journal, journal.position)
+        self._mover = Mover(journal)
+        self._segment = 0
         self._candidates: deque[int] = deque()
         self._settled: set[int] = set()
         self._work: Iterator[Survivors] | None = None
@@ -82,7 +73,7 @@ class Cleaner:
 
     def clear(self, broker: Broker, segment: int) -> None:
         """Begins with this segment, however much is left in it."""
-        self._work = iter(list(retention.survivors(broker.state, segment)))
+        self._work, self._segment = iter(list(retention.survivors(broker.state, segment))), segment
 
     def step(self, broker: Broker, now_us: int) -> bool:
         """Moves a little; returns whether the segment is done."""
@@ -94,7 +85,10 @@ class Cleaner:
         size = 0
         try:
             for frames, one in enumerate(self._work, 1):
-                size += self._move(broker, one, now_us)
+                moved = self._mover.move(broker, one, now_us)
+                if moved is None:
+                    self._settled.add(self._segment)
+                size += moved or 0
                 if (size >= STEP_BYTES or frames >= STEP_FRAMES) and not self._at_once:
                     break
             else:
@@ -116,7 +110,7 @@ class Cleaner:
             if self._at_once and not self._has_room(frames * _COPY_BYTES + size_bytes + size_bytes // 4):
                 return False
             self._candidates.clear()
-            self._work = iter(list(retention.survivors(state, segment)))
+            self._work, self._segment = iter(list(retention.survivors(state, segment))), segment
             return True
         self._settled.add(segment)
         return False
@@ -132,69 +126,3 @@ class Cleaner:
         except StoreFull:
             return False
         return True
-
-    def _move(self, broker: Broker, one: Survivors, now_us: int) -> int:
-        state = broker.state
-        partition = one.destination.partitions[one.partition]
-        index = partition.log.index()
-        first, last = index.between(one.base, one.base + 1)
-        if (
-            first == last
-            or int(index.bases[first]) != one.base
-            or state.by_number.get(one.destination.number) is not one.destination
-        ):
-            return 0  # trimmed or deleted since
-        # What is left may have shrunk since the work was laid out; moving a dead row is harmless, losing one
-        # is not.
-        frame = index.frames[first]
-        left = one.selection.without(partition.quarantined)
-        if not left.rows:
-            partition.log.bury(one.base)
-            state.dirty.add(("rows", one.destination.number, one.partition, one.base >> CHUNK_BITS))
-            return 0
-        broker.ledger.now_us = now_us
-        view = make_view(state, one.destination, one.partition, left)
-        try:
-            batches = [(header, records) for header, records in self._rows.read(view)]
-        except (JournalDamaged, DataLost) as error:
-            self._set_aside(broker, one, error)
-            return 0
-        finally:
-            unpin(state, view.pins)
-        if len(batches) > 1:
-            # Columns that share bytes, which version 0.1.0 stored: apart they are more than a frame holds.
-            # They stay where they are.
-            self._settled.add(int(frame["segment"]))
-            return 0
-        header, records = batches[0]
-        uniform = int(frame["priority"])
-        moved = Moved(
-            destination=one.destination.number,
-            partition=one.partition,
-            offsets=left.lanes[0][1].serialize(),
-            records=Records(
-                rows=header.rows, columns=header.columns, priority_plus_one=uniform + 1 if uniform >= 0 else 1
-            ),
-            append_time_us=int(frame["time_us"]),
-            producer_id=index.producers[int(frame["producer"])],
-            sequence_shift=int(frame["shift"]),
-        )
-        self._make_room(frame_bytes(moved.ByteSize() + 64, records.size))
-        broker.ledger.record_copy(
-            Entry(time_us=now_us, moved=moved), records, crc32(records), Facets(max(uniform, 0))
-        )
-        return int(records.size)
-
-    def _make_room(self, size_bytes: int) -> None:
-        if not self._journal.fits(size_bytes):
-            self._journal.commit()
-            self._journal.reserve(size_bytes, for_state=True, left=1)  # where any are kept back
-
-    def _set_aside(self, broker: Broker, one: Survivors, error: MqError) -> None:
-        """Damaged survivors stay behind; the frame goes with the next step, since nothing is left of it."""
-        self._make_room(frame_bytes(_QUARANTINED_BYTES, None))
-        index = one.destination.partitions[one.partition].log.index()
-        taken = quarantine_frames(broker.ledger, one.destination, one.partition, index, [one.base])
-        if taken:
-            tell_lost(one.destination.name, one.partition, taken, error)
-        one.destination.partitions[one.partition].log.bury(one.base)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Publish, RowsView, Tick
+from mq_broker.core.ledger import JournalFigures
 from mq_broker.engine import events
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.engine.room import JournalRoom
@@ -29,7 +30,6 @@ from mq_broker.engine.rows import RowReader
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.segments import segment_name
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError, StorageFailed, StoreFull
-from mq_wire.v1.admin_pb2 import StatsRequest
 from mq_wire.v1.common_pb2 import RowsHeader
 
 #: A turn takes no more than this many commands, bytes or seconds, so that the first of them need not wait
@@ -80,6 +80,7 @@ class Engine:
         self._now_us, self._on_failure, self._monotonic = now_us, on_failure, monotonic
         self._rows = RowReader(journal, journal.position)
         self._room = broker.ledger.room = JournalRoom(journal, broker, housekeeping)
+        broker.ledger.figures = self._figures
         self._inbox: queue.SimpleQueue[tuple[Any, Done]] = queue.SimpleQueue()
         self._replies: list[tuple[Done, Any]] = []
         self._waiters: dict[str, list[threading.Event]] = {}
@@ -325,11 +326,11 @@ class Engine:
                 f"{type(error).__name__} while handling {type(command).__name__}: {error}. Please report it"
             )
             reply.__cause__ = error
-        if isinstance(command, StatsRequest) and not isinstance(reply, MqError):
-            reply.broker.turns = self._journal.position.turn
-            reply.broker.journal_bytes = self._journal.used_bytes()
-            reply.broker.segments = len(self._journal.segments())
         return reply
+
+    def _figures(self) -> JournalFigures:
+        journal = self._journal
+        return JournalFigures(journal.position.turn, journal.used_bytes(), len(journal.segments()))
 
     def _finish_turn(self) -> None:
         """Writes and syncs, then answers, then hands out rows: nothing leaves before it is on disk."""

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from mq_broker.core import planning
 from mq_broker.core.broker import Broker
-from mq_broker.core.commands import CloseRun, OpenSession, Publish, Tick
+from mq_broker.core.command_table import COMMANDS, Room
 from mq_broker.engine.housekeeping import Housekeeping
 from mq_broker.journal.frames import frame_bytes
 from mq_broker.journal.journal import Journal
-from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DescribeDestinationRequest
-from mq_wire.v1.produce_pb2 import CommitStagedRequest
-from mq_wire.v1.subscribe_pb2 import PlanRequest
-
-#: For what a command writes behind its first entry: other entries of a few numbers each, and tokens of staged
-#: sets.
-_MORE_BYTES: Final = 64 << 10
-_TOKEN_BYTES: Final = 24
-#: An entry that gives plans of one consumer back.
-_RETURNED_BYTES: Final = 256
-#: These write only where something new comes into being: refused together with rows.
-_GROW: Final = (CreateDestinationRequest, DescribeDestinationRequest, OpenSession)
 
 
 class JournalRoom:
@@ -47,12 +34,13 @@ class JournalRoom:
                 others; nothing was changed.
         """
         command, first = self.command, frame_bytes(header_bytes, None)
-        if isinstance(command, _GROW) or (
-            isinstance(command, Publish) and not command.header.HasField("staged")
-        ):
-            self.for_rows(header_bytes + _MORE_BYTES, 0)
+        rule = COMMANDS[type(command)]
+        more_bytes = rule.bytes_behind_first(self._broker.state, command)
+        if rule.room_of(command) is Room.PLAIN:
+            self.for_rows(header_bytes + more_bytes, 0)
             return
-        size = max(min(first + self._more_bytes(command), self._journal.turn_bytes_max // 2), first)
+        more_bytes = min(more_bytes, self._journal.state_bytes_max // 2)
+        size = max(min(first + more_bytes, self._journal.turn_bytes_max // 2), first)
         if not self._journal.fits(size):
             self._journal.commit()
             self._housekeeping.keep_room(self._broker)
@@ -73,14 +61,3 @@ class JournalRoom:
             self._journal.commit()
             self._housekeeping.keep_room(self._broker)
         self._journal.reserve(size)
-
-    def _more_bytes(self, command: Any) -> int:
-        state = self._broker.state
-        more = _MORE_BYTES + _TOKEN_BYTES * len(state.staged)
-        if isinstance(command, PlanRequest):
-            more += planning.plan_bytes(state, command)
-        elif isinstance(command, (CloseRun, Tick)):
-            more += _RETURNED_BYTES * sum(destination.durable_consumers for destination in state.consuming())
-        elif isinstance(command, CommitStagedRequest):
-            more += command.ByteSize()
-        return min(more, self._journal.state_bytes_max // 2)

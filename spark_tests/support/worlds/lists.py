@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mq_broker.core.broker import Broker
+from mq_broker.core.command_table import COMMANDS, Room
 from mq_broker.core.commands import RowsView, Settings
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import Place
@@ -80,7 +81,13 @@ class ListWorld:
         self.now_us = 1_700_000_000_000_000
 
     def handle(self, command: Any) -> Any:
-        return self.broker.handle(command, self.now_us)
+        """Returns the reply. Who writes nothing by the table of commands must not have written."""
+        before = self.broker.ledger.entries
+        try:
+            return self.broker.handle(command, self.now_us)
+        finally:
+            if COMMANDS[type(command)].room_of(command) is Room.NOTHING:
+                assert self.broker.ledger.entries == before, f"{type(command).__name__} has written"
 
     def settle(self) -> None:
         """Makes everything durable; a list always is."""
