@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+
+import pytest
 
 from mq_broker import LocalBroker
 from mq_wire.errors import BrokerUnavailable, MqError, RunFenced
@@ -13,6 +16,7 @@ from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection
 from pyspark_mq.client.backoff import Backoff
 from pyspark_mq.client.healing_stream import HealingStream
+from pyspark_mq.client.run import Run
 from spark_tests.support.waiting import wait_until
 
 NOBODY = "mq://127.0.0.1:9"
@@ -100,3 +104,20 @@ def test_stopped_and_cancelled_it_ends_at_once(module_broker: LocalBroker) -> No
         thread.join(20)
         assert not thread.is_alive()
         assert not stream.is_open
+
+
+def test_who_cancels_a_stream_has_not_lost_the_broker(
+    module_broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ending a run, or a query, is no outage, and no reason to go to the next address."""
+    caplog.set_level(logging.INFO, "pyspark_mq")
+    with Connection(f"{module_broker.address},{NOBODY}") as connection:
+        run = Run(connection)
+        assert run.number()
+        thread = next(each for each in threading.enumerate() if each.name == "mq-run")
+        run.close()
+        thread.join(20)
+        assert wait_until(lambda: connection._link is not None and not connection._link.users)
+        assert f"mq://{connection.endpoint}" == module_broker.address
+        assert connection.hello(refresh=True).cluster_id
+    assert [record.getMessage() for record in caplog.records if "lost" in record.getMessage()] == []

@@ -253,7 +253,8 @@ class Connection:
             raise
 
         def ended() -> None:
-            if call.code() is not grpc.StatusCode.OK:
+            # Whoever cancels a call of his own says nothing of the broker by it.
+            if call.code() is not grpc.StatusCode.OK and not call.cancelled():
                 error = self.error_of(call, method, link.endpoint)
                 if isinstance(error, GONE):
                     self._failed(link, error)
