@@ -200,7 +200,7 @@ producer, consumer = Producer(address, queue=queue), Consumer(address, queue=que
 producer.send(b"0").result(10)
 held, done = threading.Event(), threading.Event()
 def hold():
-    with producer._gathering.lock, consumer._lock, Connection._shared_lock:
+    with producer._gathering.lock, consumer._consuming.lock, Connection._shared_lock:
         held.set()
         done.wait(60)
 threading.Thread(target=hold).start()

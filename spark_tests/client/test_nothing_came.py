@@ -16,7 +16,7 @@ from mq_wire.errors import BrokerUnavailable, DestinationRecreated, SessionClose
 from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client.asking import Asks
-from pyspark_mq.client.message import Session
+from pyspark_mq.client.sessions import Session
 from spark_tests.support.waiting import wait_until
 
 
@@ -278,11 +278,10 @@ def test_a_queue_that_was_exchanged_while_the_broker_was_away(broker: LocalBroke
         assert consumer.receive(timeout=20)
         consuming = consumer._consuming
         made = connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue))
-        cluster_id = connection.cluster_id
         with consuming.lock:
-            consuming._open(consuming.session, cluster_id, made.destination_id)
+            assert consuming._sessions.opened(made.destination_id) is consuming.session
             with pytest.raises(DestinationRecreated, match=queue):
-                consuming._open(consuming.session, cluster_id, b"\1" * 16)
+                consuming._sessions.opened(b"\1" * 16)
 
 
 def test_a_consumer_that_an_operator_ends_does_not_come_back(module_broker: LocalBroker, queue: str) -> None:

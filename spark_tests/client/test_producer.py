@@ -387,7 +387,7 @@ def test_a_stream_that_opens_beside_a_lone_send_changes_nothing(
         Connection(module_broker.address) as connection,
         Producer(queue=queue, connection=connection, linger_ms=500) as producer,
     ):
-        publishing, call, others = producer._publishing, connection.call, []
+        publishing, call, others = producer._gathering.publishing, connection.call, []
 
         def call_beside_a_stream(method: str, *arguments: object, **options: float | None) -> object:
             response = call(method, *arguments, **options)  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from mq_wire.v1.common_pb2 import RowsHeader
 from pyspark_mq.client.columns import DELIVERED, Rows
-from pyspark_mq.client.message import Delivery, Session
+from pyspark_mq.client.message import Delivery
+from pyspark_mq.client.sessions import Session
 
 #: Rows that are looked at one by one; all are looked at by column.
 _SINGLE_ROWS_MAX: Final = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_mq.spark.ranges import TASK_ROWS_SMALL, Part, plan_tasks
+from pyspark_mq.spark.tasks import TASK_ROWS_SMALL, Part, plan_tasks
 
 
 def part(partition: int, first: int, last: int, row_bytes: int = 100) -> Part:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from mq_wire.v1 import consume_pb2
@@ -17,7 +16,7 @@ _NEVER: Final = float("inf")
 
 
 class Acknowledgements:
-    """Guarded by the consumer's lock."""
+    """Free of locks and clocks: time is an argument."""
 
     def __init__(self) -> None:
         self._gathered: dict[int, list[Ranges]] = {}
@@ -30,12 +29,12 @@ class Acknowledgements:
         """Whether any are gathered or on their way."""
         return bool(self._gathered or self._unconfirmed)
 
-    def gather(self, partition: int, ranges: Ranges) -> bool:
+    def gather(self, partition: int, ranges: Ranges, now: float) -> bool:
         """Takes some; returns whether who sends them must be woken."""
         self._gathered.setdefault(partition, []).append(ranges)
         self._count += 1
         if self._count == 1:
-            self._due = min(self._due, time.monotonic() + _LINGER_S)
+            self._due = min(self._due, now + _LINGER_S)
         elif self._count == _GATHERED_MAX:
             self._due = 0.0
         return self._count in (1, _GATHERED_MAX)

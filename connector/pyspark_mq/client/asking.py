@@ -8,9 +8,9 @@ import math
 import time
 from typing import Final, Protocol
 
-from mq_wire.errors import BrokerUnavailable, Busy, MqError, RetryLater, WrongBroker
+from mq_wire.errors import BrokerUnavailable, Busy, MqError, RetryLater
 from pyspark_mq.client.address import Address
-from pyspark_mq.client.message import Session
+from pyspark_mq.client.sessions import Session
 
 #: What a broker that can be asked has among its features.
 FEATURE: Final = "ask"
@@ -22,31 +22,16 @@ _PATIENCE_S: Final = 1.0
 _PATIENCE_WITH_SILENCE_S: Final = 10.0
 
 
-def check_broker(known: bytes, found: bytes, endpoint: str, queue: str) -> None:
-    """Refuses another broker than the one that a consumer began with: what it has, or has not, is not what
-    was asked for.
-
-    Args:
-        known: identity of the broker that it began with; empty where there was none yet.
-        found: of the one that answers at `endpoint` now.
-
-    Raises:
-        WrongBroker: they differ.
-    """
-    if known not in (b"", found):
-        raise WrongBroker(
-            f"the broker at {endpoint} is another one than this consumer of queue {queue!r} began with: "
-            f"all addresses must lead to the "
-            "same broker; make a new consumer to receive from this one"
-        )
-
-
 class Receiver(Protocol):
     """Who waits, as its patience sees it: see `Consuming`."""
 
-    session: Session
     trouble: MqError | None
     away_since: float
+
+    @property
+    def session(self) -> Session:
+        """The present one, or the last."""
+        ...
 
     @property
     def queue(self) -> str:

@@ -15,14 +15,9 @@ from typing import Any, ClassVar, Final, Protocol, cast
 
 import grpc
 
-from mq_wire import errors
 from mq_wire.errors import (
-    CODE_METADATA_KEY,
     BrokerUnavailable,
-    Busy,
     ClientClosed,
-    InternalError,
-    LimitExceeded,
     MqError,
     RetryLater,
     StorageFailed,
@@ -31,14 +26,13 @@ from mq_wire.errors import (
 from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.client import forks
-from pyspark_mq.client.address import Address, proxy_of
+from pyspark_mq.client.address import Address
 from pyspark_mq.client.arguments import seconds
+from pyspark_mq.client.backoff import BACKOFF
+from pyspark_mq.client.failures import told_by_broker, told_by_status
 from pyspark_mq.client.link import Link
 from pyspark_mq.client.log import LOG, Outage
 
-#: Waits between attempts double from the first to the second.
-BACKOFF_FIRST_S: Final = 0.01
-BACKOFF_LAST_S: Final = 1.0
 #: How long one unary call may take before it counts as unanswered.
 CALL_TIMEOUT_S: Final = 30.0
 #: How long `call` goes on trying where the broker cannot be reached.
@@ -223,8 +217,9 @@ class Connection:
         """
         timeout, retry_timeout = seconds("timeout", timeout), seconds("retry_timeout", retry_timeout)
         deadline = time.monotonic() + (retry_timeout or 0.0)
-        pause = BACKOFF_FIRST_S
+        waits = BACKOFF.waits()
         while True:
+            pause = next(waits)
             link = self._take(method)
             try:
                 if link.hello is None:
@@ -238,7 +233,6 @@ class Connection:
             finally:
                 self._leave(link)
             time.sleep(pause)
-            pause = min(2 * pause, BACKOFF_LAST_S)
 
     def stream(self, method: str, requests: Any, *, timeout: float | None = None) -> Stream:
         """Starts a streaming method. `requests` is one request, or an iterator of them where the method
@@ -259,10 +253,11 @@ class Connection:
             raise
 
         def ended() -> None:
-            if call.code() is not grpc.StatusCode.OK and isinstance(
-                error := self.error_of(call, method, link.endpoint), GONE
-            ):
-                self._failed(link, error)
+            # Whoever cancels a call of his own says nothing of the broker by it.
+            if call.code() is not grpc.StatusCode.OK and not call.cancelled():
+                error = self.error_of(call, method, link.endpoint)
+                if isinstance(error, GONE):
+                    self._failed(link, error)
             self._leave(link)
 
         if not call.add_callback(ended):
@@ -274,45 +269,12 @@ class Connection:
         unless said otherwise.
         """
         endpoint = endpoint or self.endpoint
-        status = error.code()
-        details = error.details() or ""
-        metadata: Any = error.trailing_metadata() or ()
-        for key, value in metadata:
-            if key == CODE_METADATA_KEY:
-                return errors.from_code(value if isinstance(value, str) else value.decode(), details)
-        if self._closed:
-            return self._refusal or ClientClosed(
+        told = told_by_broker(error)
+        if told is None and self._closed:
+            told = self._refusal or ClientClosed(
                 f"{what}: the connection to {endpoint} was closed on this side"
             )
-        # A broker that stops or is killed shows as any of these, as the moment wants it.
-        if (
-            status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-            or "RST_STREAM" in details
-            or "Stream removed" in details
-        ):
-            proxy = proxy_of(endpoint)
-            through = (
-                "" if proxy is None else f", or go there without the proxy {proxy}: add its host to no_proxy"
-            )
-            by = "" if proxy is None else f" through the proxy {proxy}"
-            return BrokerUnavailable(
-                f"{what}: no broker answers at mq://{endpoint}{by} ({details}): start it with `mq broker`, "
-                f"or correct the address{through}"
-            )
-        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnavailable(
-                f"{what}: the broker at {endpoint} gave no answer in time: look at its log, or allow more "
-                f"time"
-            )
-        if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "larger than max" in details:
-                return LimitExceeded(f"{what}: {details}: send smaller batches")
-            return Busy(f"{what}: the broker at {endpoint} is at a limit ({details}): try again later")
-        if status is grpc.StatusCode.UNIMPLEMENTED:
-            return Unsupported(
-                f"{what}: the broker at {endpoint} does not know this call ({details}): update it"
-            )
-        return InternalError(f"{what}: the broker at {endpoint} answered {status.name}: {details}")
+        return told or told_by_status(error, what, endpoint)
 
     def interrupted(self, endpoint: str) -> None:
         """Tells the connection that the broker at `endpoint` went away: what it said of itself is void.

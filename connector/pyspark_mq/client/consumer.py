@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -14,18 +13,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mq_wire.errors import ClientClosed, InvalidRequest, MqError, SendOutcomeUnknown
+from mq_wire.errors import ClientClosed, InvalidRequest, MqError
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.client import forks
 from pyspark_mq.client.arguments import check_count, check_timeout
-from pyspark_mq.client.asking import Waiting, wait_time
 from pyspark_mq.client.columns import delivered_schema
 from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.consuming import Consuming
-from pyspark_mq.client.message import Delivery, Message, Session
+from pyspark_mq.client.message import Message
 from pyspark_mq.client.outstanding import Offsets, Ranges
+from pyspark_mq.client.receive_window import ReceiveWindow, Taken
+from pyspark_mq.client.sessions import Session
 
 #: ActiveMQ's default for queues.
 PREFETCH_DEFAULT: Final = 1000
@@ -83,7 +83,7 @@ class Consumer:
         for option, value in (("prefetch", prefetch), ("max_unacknowledged", max_unacknowledged)):
             if value is not None or option != "prefetch":
                 check_count(value, option)
-        self._prefetch, self._max_unacknowledged = prefetch, max_unacknowledged
+        self._batches_choose_prefetch = prefetch is None
         self._owns_connection = connection is None
         self._connection = connection or Connection(address)
         try:
@@ -93,17 +93,14 @@ class Consumer:
             if self._owns_connection:
                 self._connection.close()
             raise
-        self._consuming = Consuming(
-            self._connection, self.queue, prefetch or PREFETCH_DEFAULT, max_unacknowledged
-        )
-        self._lock = self._consuming.lock
-        self._begun = self._warned = self._closed = False
+        window = ReceiveWindow(prefetch or PREFETCH_DEFAULT, max_unacknowledged)
+        self._consuming = Consuming(self._connection, self.queue, window)
+        self._closed = False
         forks.watch(self)
 
     def forked(self, parent: int) -> None:
         """In a child: refuses everything."""
         self._consuming.forked(parent)
-        self._lock = self._consuming.lock
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -122,22 +119,8 @@ class Consumer:
             ClientClosed: the consumer is closed.
             MqError: the broker refuses to deliver.
         """
-        consuming = self._consuming
-        with self._lock:
-            delivery = consuming.current
-            if delivery is None or consuming.broken is not None:
-                delivery = self._next_delivery(check_timeout(timeout))
-                if delivery is None:
-                    return None
-            if not delivery.values:
-                delivery.values = delivery.list("value")
-            row = delivery.next_row
-            delivery.next_row = row + 1
-            if row + 1 == delivery.rows:
-                consuming.finish_delivery(delivery)
-            elif consuming.is_unscheduled:
-                consuming.handed()
-        return Message(delivery, row)
+        taken = self._consuming.take_row(timeout)
+        return None if taken is None else Message(*taken)
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Yields messages until the broker had none within `timeout` seconds, or the consumer is closed.
@@ -181,61 +164,19 @@ class Consumer:
 
     def _batches(self, max_rows: int, timeout: float, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         consuming = self._consuming
+        if self._batches_choose_prefetch:
+            consuming.wish_prefetch(2 * max_rows)
         while not self._closed:
-            with self._lock:
-                if not self._begun and self._prefetch is None:
-                    consuming.prefetch = max(PREFETCH_DEFAULT, 2 * max_rows)
-                delivery = consuming.current
-                if delivery is None or consuming.broken is not None:
-                    try:
-                        delivery = self._next_delivery(timeout)
-                    except ClientClosed:
-                        if consuming.inherited is not None:
-                            raise
-                        return
-                    if delivery is None:
-                        return
-                session, taken, rows = delivery.session, [], 0
-                while delivery is not None and rows < max_rows:
-                    first = delivery.next_row
-                    count = min(delivery.rows - first, max_rows - rows)
-                    taken.append((delivery, first, count))
-                    rows += count
-                    delivery.next_row = first + count
-                    if delivery.next_row == delivery.rows:
-                        consuming.finish_delivery(delivery)
-                        delivery = consuming.start_delivery() if rows < max_rows else None
-                consuming.handed()
+            try:
+                handed_over = consuming.take_rows(max_rows, timeout)
+            except ClientClosed:
+                if consuming.inherited is not None:
+                    raise
+                return
+            if handed_over is None:
+                return
+            session, taken = handed_over
             yield _as_batch(taken, schema.with_metadata({_SESSION_KEY: session.token}))
-
-    def _next_delivery(self, timeout: float) -> Delivery | None:
-        """Waits, with the lock, for a delivery and makes it the current one. None = the broker has none."""
-        consuming = self._consuming
-        waiting = Waiting(timeout)
-        self._begun = True
-        consuming.begin()
-        while True:
-            if consuming.broken is not None:
-                raise consuming.broken
-            delivery = consuming.current or consuming.start_delivery()
-            if delivery is not None:
-                return delivery
-            if consuming.is_full:
-                self._warn_of_limit()
-            left = waiting.left(consuming)
-            if left <= 0:
-                return None
-            consuming.arrived.wait(wait_time(left))
-
-    def _warn_of_limit(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"queue {self.queue!r}: {self._max_unacknowledged:,} messages were handed over and not "
-                f"acknowledged, which is "
-                "max_unacknowledged: no more will come; acknowledge, or raise it",
-                stacklevel=5,
-            )
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -272,13 +213,7 @@ class Consumer:
         """
         if not isinstance(message, Message):
             raise _not_acknowledgeable(message)
-        delivery = message._delivery
-        consuming = self._consuming
-        with self._lock:
-            consuming.check_session(delivery.session)
-            ranges = consuming.outstanding.up_to(delivery.partition, delivery.serial, message._row)
-            if ranges is not None:
-                consuming.acknowledge(delivery.session, delivery.partition, ranges)
+        self._consuming.acknowledge_up_to(message._delivery, message._row)
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends acknowledgements that still linger and waits until the broker has confirmed all.
@@ -287,26 +222,13 @@ class Consumer:
             SendOutcomeUnknown: not all were confirmed within `timeout` seconds.
             MqError: the first failure of an acknowledgement that nobody has been told yet.
         """
-        consuming = self._consuming
-        deadline = time.monotonic() + check_timeout(timeout)
-        if consuming.inherited is not None:
-            raise consuming.inherited
-        with self._lock:
-            consuming.flushing += 1
-            consuming.flush_now()
-            try:
-                while consuming.unconfirmed and consuming.broken is None:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise SendOutcomeUnknown(
-                            f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} "
-                            f"s: "
-                            "they may count or not; flush again"
-                        )
-                    consuming.arrived.wait(wait_time(left))
-            finally:
-                consuming.flushing -= 1
-        self._raise_error()
+        failures = self._consuming.flush(timeout)
+        if failures:
+            if len(failures) > 1:
+                failures[0].add_note(
+                    f"{len(failures)} acknowledgements on queue {self.queue!r} failed; this is the first"
+                )
+            raise failures[0]
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Flushes acknowledgements and ends the session; what was not acknowledged goes back to the queue.
@@ -395,25 +317,7 @@ class Consumer:
             )
 
     def _gather(self, rows: dict[tuple[Session, int], Offsets]) -> None:
-        consuming = self._consuming
-        with self._lock:
-            for session, _ in rows:
-                consuming.check_session(session)
-            for (session, partition), offsets in rows.items():
-                ranges = Ranges.of(offsets)
-                consuming.acknowledge(session, partition, ranges)
-                consuming.outstanding.acknowledged(partition, ranges)
-
-    def _raise_error(self) -> None:
-        with self._lock:
-            told, self._consuming.errors = self._consuming.errors, []
-        if told:
-            error: MqError = told[0]
-            if len(told) > 1:
-                error.add_note(
-                    f"{len(told)} acknowledgements on queue {self.queue!r} failed; this is the first"
-                )
-            raise error
+        self._consuming.acknowledge({key: Ranges.of(offsets) for key, offsets in rows.items()})
 
 
 def _not_acknowledgeable(what: object) -> InvalidRequest:
@@ -428,7 +332,7 @@ def _abandon(consuming: Consuming, connection: Connection | None) -> None:
         connection.close()
 
 
-def _as_batch(taken: list[tuple[Delivery, int, int]], schema: pa.Schema) -> pa.RecordBatch:
+def _as_batch(taken: list[Taken], schema: pa.Schema) -> pa.RecordBatch:
     parts = []
     for delivery, first, count in taken:
         rows = delivery.record_batch(schema)

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Final
 
-import grpc
-
-from mq_wire.errors import MqError, RetryLater, StorageFailed
+from mq_wire.errors import MqError
 from mq_wire.v1 import common_pb2, subscribe_pb2
-from pyspark_mq.client.connection import GONE, Connection, Stream
+from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.deliveries import fetched
-from pyspark_mq.client.run import backoffs
+from pyspark_mq.client.healing_stream import HealingStream
 
 #: How long a reader goes on trying while the broker is away.
 FETCH_RETRY_S: Final = 60.0
@@ -33,11 +31,10 @@ class Fetch:
     def __init__(
         self, connection: Connection, request: subscribe_pb2.OpenFetch, rows_max: int, bytes_max: int
     ) -> None:
-        self._connection = connection
         self._request = request
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._outgoing: SimpleQueue[subscribe_pb2.FetchRequest | None] = SimpleQueue()
-        self._stream: Stream | None = None
+        self._stream: Final = HealingStream(connection, "Fetch", "Fetch")
 
     def start(self) -> None:
         """Asks for the rows from `request.first` on, so that they come while others are read."""
@@ -47,45 +44,34 @@ class Fetch:
                 open=self._request, credit_rows=self._rows_max, credit_bytes=self._bytes_max
             )
         )
-        self._stream = self._connection.stream("Fetch", iter(self._outgoing.get, None))
+        self._stream.make(iter(self._outgoing.get, None))
 
     def close(self) -> None:
         """Ends the stream, wherever it is."""
         self._outgoing.put(None)
-        if self._stream is not None:
-            self._stream.cancel()
-            self._stream = None
+        self._stream.cancel()
 
     def __iter__(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
-        pauses = backoffs()
         deadline = time.monotonic() + FETCH_RETRY_S
+        wait: float | None = None
         while True:
-            endpoint = self._connection.endpoint
             try:
+                if wait is not None:
+                    time.sleep(wait)
+                    self.start()
                 for header, records in self._responses():
                     yield header, records
-                    pauses, deadline = backoffs(), time.monotonic() + FETCH_RETRY_S
+                    deadline = time.monotonic() + FETCH_RETRY_S
                 return
-            except (RetryLater, StorageFailed) as error:
+            except MqError as error:
                 self.close()
-                if time.monotonic() > deadline:
+                if not self._stream.heals(error) or time.monotonic() > deadline:
                     raise
-                if isinstance(error, GONE):
-                    self._connection.interrupted(endpoint)
-            time.sleep(next(pauses))
-            self.start()
+                wait = self._stream.wait_after(error)
 
     def _responses(self) -> Iterator[tuple[common_pb2.RowsHeader, memoryview]]:
-        assert self._stream is not None
         rows = size = 0  # taken and not credited again
-        answers = iter(self._stream)
-        while True:
-            try:
-                answer = next(answers)
-            except StopIteration:
-                return
-            except grpc.RpcError as error:
-                raise self._named(self._connection.error_of(error, "Fetch")) from None
+        for answer in self._answers():
             header, records = fetched(answer)
             # Where to go on if the stream breaks from here on.
             self._request.first = header.first_delivery + header.rows
@@ -95,8 +81,10 @@ class Fetch:
                 self._outgoing.put(subscribe_pb2.FetchRequest(credit_rows=rows, credit_bytes=size))
                 rows = size = 0
 
-    def _named(self, error: MqError) -> MqError:
-        request = self._request
-        return type(error)(
-            f"partition {request.partition}, numbers {request.first} to {request.last}: {error}"
-        )
+    def _answers(self) -> Iterator[bytes]:
+        try:
+            yield from self._stream.answers()
+        except MqError as error:
+            request = self._request
+            where = f"partition {request.partition}, numbers {request.first} to {request.last}"
+            raise type(error)(f"{where}: {error}") from None

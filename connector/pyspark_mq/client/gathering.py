@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from mq_wire.errors import ClientClosed, InvalidRecords, SendOutcomeUnknown, SendTimeout
+from mq_wire.errors import ClientClosed, InvalidRecords, MqError, SendOutcomeUnknown, SendTimeout
 from pyspark_mq.client import forks
 from pyspark_mq.client.accumulator import OpenBatch
 from pyspark_mq.client.arguments import seconds
@@ -27,13 +28,29 @@ from pyspark_mq.client.window import Window
 _LOOK_S: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a producer gathers, and for how long.
+
+    Attributes:
+        window_bytes: most that may be unanswered, gathering rows included.
+        batch_rows, batch_bytes: most of a gathered batch.
+        linger_s: how long rows are gathered while others are under way.
+        send_timeout: seconds until what could not be made durable fails.
+    """
+
+    window_bytes: int
+    batch_rows: int
+    batch_bytes: int
+    linger_s: float
+    send_timeout: float
+
+
 class Gathering:
     """Rows on their way into the window of one producer. Thread-safe.
 
     Attributes:
-        open: the batch that takes rows now.
         lock: of everything here and in `publishing`.
-        closing: whether nothing more is taken.
         owns_connection: whether closing closes the connection too.
     """
 
@@ -43,25 +60,26 @@ class Gathering:
         window: Window,
         queue: str,
         partitions: int,
-        window_bytes: int,
-        linger_s: float,
-        send_timeout: float,
+        bounds: Bounds,
     ) -> None:
         self.queue: Final = queue
         self.connection: Final = connection
         self.partitions: Final = partitions
-        self.window_bytes: Final = window_bytes
-        self.send_timeout: Final = send_timeout
         self.owns_connection = False
-        self.closing = False
-        self._linger_s = linger_s
+        self._bounds: Final = bounds
+        self._window_bytes, self._batch_rows, self._batch_bytes = (
+            bounds.window_bytes,
+            bounds.batch_rows,
+            bounds.batch_bytes,
+        )
+        self._closing = False
         self._sticky = uuid.uuid4().int % partitions
         # `_building` orders batches: it is taken before the lock, and held from when rows leave the
         # accumulator until they are queued.
         self._building = threading.Lock()
-        self.open = OpenBatch(self)
+        self._open = OpenBatch(self)
         self.publishing: Final = Publishing(
-            connection, stream_for_one_more(connection), queue, window, send_timeout, self
+            connection, stream_for_one_more(connection), queue, window, bounds.send_timeout, self
         )
         self.lock = self.publishing.lock
         forks.watch(self)
@@ -71,40 +89,103 @@ class Gathering:
         self.publishing.forked(parent)
         self.lock = self.publishing.lock
         self._building = threading.Lock()
-        self.open = OpenBatch(self)
+        self._open = OpenBatch(self)
 
     # -- for the stream ------------------------------------------------------------------------------------
 
     @property
     def due_at(self) -> float:
         """When the rows being gathered are to leave; infinity where there are none."""
-        gathering = self.open
+        gathering = self._open
         return gathering.due if gathering.values else float("inf")
 
     def flush_due(self) -> None:
         """Lets the rows leave that have lingered enough."""
-        gathering = self.open
+        gathering = self._open
         if gathering.due <= time.monotonic():
-            self.flush_open(gathering)
+            self._flush_open(gathering)
+
+    # -- what is taken -------------------------------------------------------------------------------------
+
+    def take_message(
+        self, value: bytes, key: bytes | None, priority: int, sparse: dict[str, Any] | None, size: int
+    ) -> tuple[Sending, int]:
+        """Takes one message of `size` bytes; waits for room. Returns what it was taken with, and its row
+        there.
+
+        Raises:
+            SendTimeout: the window stayed full; nothing was taken.
+            MqError: the producer is closed or has failed.
+        """
+        publishing = self.publishing
+        with self.lock:
+            if publishing.used + size > self._window_bytes or publishing.broken or self._closing:
+                self._wait_for_room(size)
+            batch = self._open
+            values = batch.values
+            row = len(values)
+            values.append(value)
+            batch.keys.append(key)
+            batch.priorities.append(priority)
+            batch.bytes += size
+            publishing.used += size
+            if sparse:
+                for name, content in sparse.items():
+                    batch.sparse.setdefault(name, {})[row] = content
+            is_due = (
+                batch.bytes >= self._batch_bytes
+                or row + 1 >= self._batch_rows
+                or (row == 0 and self._starts(batch))
+            )
+        if is_due:
+            self._flush_open(batch)
+        return batch.sending, row
+
+    def begin_batch(self) -> Sending:
+        """Lets everything leave that was taken before, and returns what a batch is to be taken with, piece by
+        piece, until `end_batch`.
+
+        Raises:
+            MqError: the producer is closed or has failed.
+        """
+        self._check_open()
+        self._flush_open(None)
+        return Sending(self)
+
+    def take_piece(self, sending: Sending, partition: int, piece: Piece) -> None:
+        """Takes a piece of a batch, for any partition where that is below 0; waits and raises as
+        `take_message`.
+        """
+        with self.lock:
+            outgoing = OutgoingBatch(sending, self.next_sticky() if partition < 0 else partition, piece)
+            self._wait_for_room(outgoing.size)
+            sending.batches.append(outgoing)
+            sending.left += 1
+            self.publishing.enqueue(outgoing)
+
+    def end_batch(self, sending: Sending) -> None:
+        """No piece more will come."""
+        with self.lock:
+            self.publishing.answered(sending)
 
     # -- from the accumulator into the window --------------------------------------------------------------
 
-    def starts(self, batch: OpenBatch) -> bool:
+    def _starts(self, batch: OpenBatch) -> bool:
         """The first row of a batch: returns whether it is to leave at once."""
         if not self.publishing.window.batches:
             return True
-        batch.due = time.monotonic() + self._linger_s
+        batch.due = time.monotonic() + self._bounds.linger_s
         self.publishing.linger_until(batch.due)
         return False
 
-    def flush_open(self, which: OpenBatch | None) -> None:
+    def _flush_open(self, which: OpenBatch | None) -> None:
         """Moves gathered rows into the window: all there are, or only `which`, if nobody has moved it yet."""
         with self._building:
             with self.lock:
-                batch = self.open
+                batch = self._open
                 if not batch.values or (which is not None and batch is not which):
                     return
-                self.open = OpenBatch(self)
+                self._open = OpenBatch(self)
             sending = batch.sending
             try:
                 outgoing = batch.to_batches(self.partitions, self.next_sticky)
@@ -144,9 +225,9 @@ class Gathering:
         timeout = seconds("timeout", timeout)
         if self.publishing.inherited is not None:
             raise self.publishing.inherited
-        gathering = self.open
+        gathering = self._open
         if gathering.sending is sending:
-            self.flush_open(gathering)
+            self._flush_open(gathering)
         deadline = None if timeout is None else time.monotonic() + timeout
         if sending.left == 1:
             self.publishing.send_now(sending, timeout)
@@ -170,7 +251,7 @@ class Gathering:
         if publishing.inherited is not None:
             raise publishing.inherited
         deadline = None if timeout is None else time.monotonic() + timeout
-        self.flush_open(None)
+        self._flush_open(None)
         with self.lock:
             while publishing.window.batches:
                 if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
@@ -186,8 +267,8 @@ class Gathering:
         confirmed, and why not.
         """
         publishing = self.publishing
-        until = min(until, time.monotonic() + self.send_timeout)
-        self.flush_open(None)
+        until = min(until, time.monotonic() + self._bounds.send_timeout)
+        self._flush_open(None)
         publishing.stream.stop_opening()
         while publishing.window.batches and (left := until - time.monotonic()) > 0:
             publishing.drain(until)
@@ -205,6 +286,22 @@ class Gathering:
         )
         return rows, reason
 
+    @property
+    def inherited(self) -> MqError | None:
+        """In a forked process: why it refuses everything."""
+        return self.publishing.inherited
+
+    @property
+    def rows_stored(self) -> int:
+        """Rows that the broker has confirmed."""
+        return self.publishing.window.rows_stored
+
+    def close(self) -> bool:
+        """Nothing more is taken. Returns whether anything was until now."""
+        with self.lock:
+            was_open, self._closing = not self._closing, True
+            return was_open
+
     def finish(self) -> None:
         """Ends it, once everything is flushed."""
         try:
@@ -213,34 +310,34 @@ class Gathering:
             if self.owns_connection:
                 self.connection.close()
 
-    def wait_for_room(self, size: int) -> None:
+    def _wait_for_room(self, size: int) -> None:
         """Waits, with the lock, until `size` more bytes fit; an empty window takes anything."""
         publishing = self.publishing
-        deadline = time.monotonic() + self.send_timeout
+        deadline = time.monotonic() + self._bounds.send_timeout
         while True:
-            self.check_open()
-            if publishing.used + size <= self.window_bytes or publishing.used == 0:
+            self._check_open()
+            if publishing.used + size <= self._window_bytes or publishing.used == 0:
                 return
-            if self.open.values:
-                self.open.due = 0.0  # no more will come to it
+            if self._open.values:
+                self._open.due = 0.0  # no more will come to it
                 publishing.linger_until(0.0)
             if not publishing.wait(_left(deadline)) and _left(deadline) == 0:
                 raise SendTimeout(
-                    f"the window of {self.window_bytes} bytes to queue {self.queue!r} was full for "
-                    f"{self.send_timeout} s: "
+                    f"the window of {self._window_bytes} bytes to queue {self.queue!r} was full for "
+                    f"{self._bounds.send_timeout} s: "
                     "see that the broker runs and has room; this message was not taken"
                 )
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Refuses what comes to a producer that is closed or has failed.
 
         Raises:
             ClientClosed: it is closed.
             MqError: why it failed.
         """
-        if self.publishing.broken is not None and not self.closing:
+        if self.publishing.broken is not None and not self._closing:
             raise self.publishing.broken
-        if self.closing:
+        if self._closing:
             raise ClientClosed(f"the producer of queue {self.queue!r} is closed: make a new one")
 
 

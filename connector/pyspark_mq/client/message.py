@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, Final
+from typing import Any
 
 from mq_wire.v1.common_pb2 import RowsHeader
 from pyspark_mq.client.columns import Rows
+from pyspark_mq.client.sessions import Session
 
 __all__ = ["Delivery", "Message"]
 
@@ -39,16 +40,6 @@ class Delivery(Rows):
         if values is None:
             values = self._lists[name] = self.column(name).to_pylist()
         return values
-
-
-class Session:
-    """One life of a consumer's stream. `ended` tells why it is over."""
-
-    __slots__ = ("ended", "token")
-
-    def __init__(self, token: bytes) -> None:
-        self.token: Final = token
-        self.ended: str | None = None
 
 
 class Message:

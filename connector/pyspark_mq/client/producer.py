@@ -26,10 +26,9 @@ from pyspark_mq.client.accumulator import (
 )
 from pyspark_mq.client.arguments import seconds
 from pyspark_mq.client.connection import Connection
-from pyspark_mq.client.gathering import Gathering
+from pyspark_mq.client.gathering import Bounds, Gathering
 from pyspark_mq.client.receipts import BatchReceipt, Receipt
 from pyspark_mq.client.records import PIECE_BYTES_MAX, cut, to_piece, to_records
-from pyspark_mq.client.sending import OutgoingBatch, Sending
 from pyspark_mq.client.window import Window
 
 #: Sending from one batch on while the next is gathered needs room for at least two.
@@ -104,22 +103,20 @@ class Producer:
                 raise InvalidOption(f"{option}={value!r} is outside {low} to {high}")
         send_timeout = seconds("send_timeout", send_timeout, 0.001)
         connect_timeout = seconds("connect_timeout", connect_timeout)
-        self._window_bytes, self._batch_rows = window_bytes, batch_rows
         self._batch_bytes = max(
             1, min(int(batch_bytes), PIECE_BYTES_MAX, int(window_bytes // _BATCHES_IN_WINDOW))
         )
+        bounds = Bounds(window_bytes, batch_rows, self._batch_bytes, linger_ms / 1000, send_timeout)
         opened = connection or Connection(address)
         try:
             window = self._begin(opened, connect_timeout, staged)
-            gathering = Gathering(
-                opened, window, self.queue, self.partitions, window_bytes, linger_ms / 1000, send_timeout
-            )
+            gathering = Gathering(opened, window, self.queue, self.partitions, bounds)
         except BaseException:
             if connection is None:
                 opened.close()
             raise
         gathering.owns_connection = connection is None
-        self._gathering, self._publishing = gathering, gathering.publishing
+        self._gathering: Final = gathering
         self._closed = False
         unclosed.opened(gathering)
 
@@ -182,29 +179,7 @@ class Producer:
             size += sparse_bytes
         if size > self._batch_bytes:
             check_size(value, key, sparse)
-        gathering, publishing = self._gathering, self._publishing
-        with gathering.lock:
-            if publishing.used + size > self._window_bytes or publishing.broken or gathering.closing:
-                gathering.wait_for_room(size)
-            batch = gathering.open
-            values = batch.values
-            row = len(values)
-            values.append(value)
-            batch.keys.append(key)
-            batch.priorities.append(priority)
-            batch.bytes += size
-            publishing.used += size
-            if sparse:
-                for name, content in sparse.items():
-                    batch.sparse.setdefault(name, {})[row] = content
-            is_due = (
-                batch.bytes >= self._batch_bytes
-                or row + 1 >= self._batch_rows
-                or (row == 0 and gathering.starts(batch))
-            )
-        if is_due:
-            gathering.flush_open(batch)
-        return Receipt(batch.sending, row)
+        return Receipt(*self._gathering.take_message(value, key, priority, sparse, size))
 
     def send_batch(self, data: pa.RecordBatch | pa.Table) -> BatchReceipt:
         """Takes a record batch or table and returns its receipt; waits while the window is full.
@@ -227,23 +202,13 @@ class Producer:
             if chunk.num_rows
         ]
         parts = [part for each in records for part in cut(each, self._batch_bytes)]
-        sending = Sending(gathering)
-        receipt = BatchReceipt(sending, data.num_rows)
-        gathering.check_open()
-        gathering.flush_open(None)
+        sending = gathering.begin_batch()
         sent_rows = 0
         try:
             for partition, rows, priority_plus_one in parts:
                 # One at a time: serialising all of a large batch first would hold it in memory twice.
                 piece = to_piece(rows, priority_plus_one)
-                with gathering.lock:
-                    outgoing = OutgoingBatch(
-                        sending, gathering.next_sticky() if partition < 0 else partition, piece
-                    )
-                    gathering.wait_for_room(outgoing.size)
-                    sending.batches.append(outgoing)
-                    sending.left += 1
-                    self._publishing.enqueue(outgoing)
+                gathering.take_piece(sending, partition, piece)
                 sent_rows += piece.rows
         except MqError as error:
             if sent_rows:
@@ -252,9 +217,8 @@ class Producer:
                 )
             raise
         finally:
-            with gathering.lock:
-                self._publishing.answered(sending)
-        return receipt
+            gathering.end_batch(sending)
+        return BatchReceipt(sending, data.num_rows)
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends everything that was taken, and returns when all of it has its outcome.
@@ -281,14 +245,13 @@ class Producer:
             MqError: as `flush`; the producer is closed all the same.
         """
         gathering = self._gathering
-        if self._publishing.inherited is not None:
+        if gathering.inherited is not None:
             self._closed = True  # it is the parent's to close
             return
         timeout = seconds("timeout", timeout)
-        with gathering.lock:
-            if self._closed:
-                return
-            self._closed = gathering.closing = True
+        self._closed = True
+        if not gathering.close():
+            return
         try:
             self.flush(timeout)
         finally:
@@ -296,7 +259,7 @@ class Producer:
             gathering.finish()
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or self._publishing.inherited is not None:
+        if getattr(self, "_closed", True) or self._gathering.inherited is not None:
             return
         unclosed.collected(self._gathering)
         warnings.warn(
@@ -319,7 +282,7 @@ class Producer:
     @property
     def rows_stored(self) -> int:
         """Rows that the broker has confirmed, duplicates included."""
-        return self._publishing.window.rows_stored
+        return self._gathering.rows_stored
 
 
 def _chunks(data: object) -> list[pa.RecordBatch]:

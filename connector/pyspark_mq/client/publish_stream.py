@@ -16,21 +16,17 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-import grpc
-
 from mq_wire import framing
 from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError
+from mq_wire.v1 import admin_pb2
 from mq_wire.v1.produce_pb2 import PublishResponse
-from pyspark_mq.client.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
-from pyspark_mq.client.forks import keep_for_ever
+from pyspark_mq.client.connection import GONE, Connection
+from pyspark_mq.client.healing_stream import HealingStream
 from pyspark_mq.client.log import LOG
 from pyspark_mq.client.publishing import NEVER, Publishing, Request
 
 #: More streams would share the work of the broker's threads, but not of this process's one interpreter.
 _STREAMS_MAX: Final = 4
-#: How long the last producer waits, when it leaves, for the broker to end a stream that has nothing left to
-#: say.
-_LAST_WORDS_S: Final = 1.0
 #: Nothing expires while a Hello is under way: it must not take long.
 _HELLO_TIMEOUT_S: Final = 5.0
 #: Timers that were set anew stay in the heap until they are due, or are so many more than producers.
@@ -59,12 +55,10 @@ class PublishStream:
 
     Attributes:
         lock: of the stream and of all its producers.
-        live: whether a stream is open.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.lock = threading.Lock()
-        self.live = False
         self._connection = connection
         self._work = threading.Condition(self.lock)  # for the two threads
         self._members: set[Publishing] = set()
@@ -74,13 +68,20 @@ class PublishStream:
         self._asked: deque[Publishing] = deque()  # whose requests are unanswered, in the order of the stream
         self._cluster_id = b""
         self._number = 0
-        self._call: Stream | None = None
+        self._stream: Final = HealingStream(
+            connection, "Publish", "sending", heals=(Busy, *GONE), hello_timeout=_HELLO_TIMEOUT_S
+        )
         self._thread: threading.Thread | None = None
         self._bug: MqError | None = None
         self._leaving = False  # this process ends: no stream is opened any more
 
     # -- for producers
     # ---------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> bool:
+        """Whether a stream is open."""
+        return self._stream.is_open
 
     @property
     def producers(self) -> int:
@@ -131,14 +132,11 @@ class PublishStream:
         with self.lock:
             self._members.discard(member)
             is_last = not self._members
-            thread, call = self._thread, self._call
+            thread = self._thread
             self._work.notify_all()
-        # The sending side has ended the stream; the broker ends it in turn. A broker that does not answer is
-        # not waited for.
-        if is_last and thread is not None and thread is not threading.current_thread():
-            thread.join(_LAST_WORDS_S)
-            if thread.is_alive() and call is not None:
-                call.cancel()
+        # The sending side has ended the stream; the broker ends it in turn.
+        if is_last:
+            self._stream.leave(thread)
 
     def stop_opening(self) -> None:
         """This process ends, and gRPC could start no thread for another stream: the open one is the last."""
@@ -150,9 +148,9 @@ class PublishStream:
         """In a child: nothing of it is left."""
         self.lock = threading.Lock()
         self._work = threading.Condition(self.lock)
-        keep_for_ever(self._call)
+        self._stream.forked()
         self._members, self._ready, self._timers, self._asked = set(), deque(), [], deque()
-        self._thread, self._call, self.live, self._leaving = None, None, False, True
+        self._thread, self._leaving = None, True
 
     # -- the thread
     # ------------------------------------------------------------------------------------------------------
@@ -178,28 +176,22 @@ class PublishStream:
                 raise
 
     def _serve(self) -> None:
-        pause = BACKOFF_FIRST_S
-        while True:
-            with self.lock:
-                while not self._has_work() and self._members and not self._leaving:
-                    self._work.wait(self._until_timer())
-                if not self._members or self._leaving:
-                    self._thread = None
-                    return
-            endpoint = self._connection.endpoint
-            error, answers = self._stream_once()
-            if error is None:
-                continue
-            if isinstance(error, (Busy, *GONE)):
-                self._connection.interrupted(endpoint)
-                pause = BACKOFF_FIRST_S if answers else min(2 * pause, BACKOFF_LAST_S)
-                self._pause(pause)
-                continue
+        while (error := self._stream.serve(self, self._wanted, self._pause)) is not None:
             with self.lock:
                 was_used = bool(self._members)
                 self._fail_all(error)
             if was_used:
                 self._connection.report(error)
+
+    def _wanted(self) -> bool:
+        """Waits until there is something to send. False = nobody is left who could have something."""
+        with self.lock:
+            while not self._has_work() and self._members and not self._leaving:
+                self._work.wait(self._until_timer())
+            if self._members and not self._leaving:
+                return True
+            self._thread = None
+            return False
 
     def _fail_all(self, error: MqError) -> None:
         for member in self._members:
@@ -218,29 +210,20 @@ class PublishStream:
     def _until_timer(self) -> float | None:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
-    def _stream_once(self) -> tuple[MqError | None, int]:
-        """Runs one stream to its end. Returns why it ended, and how many answers it gave."""
-        answers = 0
-        error: MqError | None = None
-        try:
-            cluster_id = self._connection.hello(timeout=_HELLO_TIMEOUT_S).cluster_id
-            with self.lock:
-                self._cluster_id = cluster_id
-                self._number += 1
-                number = self._number
-            call = self._connection.stream("Publish", self._requests(number))
-            with self.lock:
-                self._call, self.live = call, True
-            for response in call:
-                answers += 1
-                self._take(response)
-        except grpc.RpcError as failure:
-            error = self._bug or self._connection.error_of(failure, "sending")
-        except MqError as failure:
-            error = failure
+    def requests(self, hello: admin_pb2.HelloResponse) -> Iterator[bytes]:
+        """A stream begins: returns its sending side."""
+        with self.lock:
+            self._cluster_id = hello.cluster_id
+            self._number += 1
+            return self._requests(self._number)
+
+    def broke(self, error: MqError | None) -> MqError | None:
+        """A stream is over, or could not be made: what it left unanswered goes again."""
         with self.lock:
             self._number += 1
-            self._call, self.live, self._bug = None, False, None
+            if error is not None and self._bug is not None:
+                error = self._bug
+            self._bug = None
             unanswered = len(self._asked)
             self._asked.clear()
             for member in self._members:
@@ -254,9 +237,9 @@ class PublishStream:
                 f"the broker at {self._connection.endpoint} ended the stream with {unanswered} batches "
                 f"unanswered"
             )
-        return error, answers
+        return error
 
-    def _take(self, response: PublishResponse) -> None:
+    def take(self, response: PublishResponse) -> None:
         """Gives an answer to the producer whose turn it is. One that has left or failed meanwhile
         wants none.
         """

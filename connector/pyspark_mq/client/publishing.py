@@ -49,7 +49,11 @@ class SharedStream(Protocol):
     """The stream of several producers: see `PublishStream`, which is built on them."""
 
     lock: threading.Lock
-    live: bool
+
+    @property
+    def live(self) -> bool:
+        """Whether a stream is open."""
+        ...
 
     def join(self, publishing: Publishing) -> None:
         """Adds a producer."""

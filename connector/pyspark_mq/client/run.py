@@ -5,15 +5,13 @@ process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Final
 
-import grpc
-
-from mq_wire.errors import BrokerUnavailable, InternalError, MqError, RetryLater, WrongBroker
-from mq_wire.v1 import subscribe_pb2
+from mq_wire.errors import BrokerUnavailable, InternalError, MqError, WrongBroker
+from mq_wire.v1 import admin_pb2, subscribe_pb2
 from pyspark_mq.client import forks
-from pyspark_mq.client.connection import BACKOFF_FIRST_S, BACKOFF_LAST_S, GONE, Connection, Stream
+from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.healing_stream import HealingStream
 from pyspark_mq.client.log import LOG
 
 #: How long the source's calls go on trying while the broker is away: a restart is seconds, and a query that
@@ -22,14 +20,6 @@ SOURCE_RETRY_S: Final = 60.0
 #: The same before the broker was ever reached: then the address is more likely to be wrong than the broker to
 #: be restarting.
 FIRST_CONTACT_S: Final = 10.0
-
-
-def backoffs() -> Iterator[float]:
-    """Yields the waits between attempts, in seconds, for ever."""
-    pause = BACKOFF_FIRST_S
-    while True:
-        yield pause
-        pause = min(2 * pause, BACKOFF_LAST_S)
 
 
 def patience_s(connection: Connection) -> float:
@@ -50,17 +40,16 @@ class Run:
         self._cluster_id = b""
         self._error: MqError | None = None
         self._held = threading.Event()
-        self._closed = threading.Event()
-        self._stream: Stream | None = None
+        self._asked = b""  # cluster id of the broker that the present stream goes to
+        self._stream: Final = HealingStream(connection, "HoldRun", "HoldRun")
         forks.watch(self)
         threading.Thread(target=self._run, name="mq-run", daemon=True).start()
 
     def forked(self, parent: int) -> None:
         """In a child: refuses, and leaves the stream to the parent."""
-        forks.keep_for_ever(self._stream)
-        self._stream = None
+        self._stream.forked()
         self._error = forks.inherited("the run", parent)
-        self._held, self._closed = threading.Event(), threading.Event()
+        self._held = threading.Event()
         self._held.set()
 
     @property
@@ -89,14 +78,12 @@ class Run:
 
     def close(self) -> None:
         """Ends the run; what it planned and nobody read goes back."""
-        self._closed.set()
-        stream = self._stream
-        if stream is not None:
-            stream.cancel()
+        self._stream.stop()
+        self._stream.cancel()
 
     def _run(self) -> None:
         try:
-            error = self._hold()
+            error = self._stream.serve(self)
         except BaseException as bug:  # whoever waits for the number must hear of it
             LOG.exception("the thread that holds a run ended")
             error = InternalError(f"the thread that holds the run has ended: {bug!r}: please report it")
@@ -104,42 +91,27 @@ class Run:
             self._error = error
             self._held.set()
 
-    def _hold(self) -> MqError | None:
-        """Holds the run until it is closed (None), or can be held no longer: returns why."""
-        pauses = backoffs()
-        error: MqError | None
-        while not self._closed.is_set():
-            endpoint = self._connection.endpoint
-            try:
-                cluster_id = self._connection.hello().cluster_id
-                # Asked here as well: older brokers do not look at what the request says.
-                if self._number and cluster_id != self._cluster_id:
-                    raise WrongBroker(
-                        f"another broker stands at {endpoint}: run {self._number} was taken from "
-                        f"{self._cluster_id.hex()}, "
-                        f"this is {cluster_id.hex()}: correct the address, or start with a new checkpoint"
-                    )
-                request = subscribe_pb2.HoldRunRequest(run=self._number, cluster_id=cluster_id)
-                self._stream = stream = self._connection.stream("HoldRun", request)
-                if self._closed.is_set():
-                    stream.cancel()
-                for event in stream:
-                    self._number, self._cluster_id = event.run, cluster_id
-                    self._connection.reached = True
-                    self._held.set()
-                    pauses = backoffs()
-            except grpc.RpcError as failed:
-                error = self._connection.error_of(failed, "HoldRun")
-            except MqError as failure:
-                error = failure
-            else:
-                error = None
-            if self._closed.is_set():
-                return None
-            if error is not None:
-                if not isinstance(error, (RetryLater, *GONE)):
-                    return error
-                self._connection.interrupted(endpoint)
+    # -- on the stream -------------------------------------------------------------------------------------
+
+    def requests(self, hello: admin_pb2.HelloResponse) -> subscribe_pb2.HoldRunRequest:
+        """Asks for a run, or for the same one again."""
+        cluster_id = self._asked = hello.cluster_id
+        # Asked here as well: older brokers do not look at what the request says.
+        if self._number and cluster_id != self._cluster_id:
+            raise WrongBroker(
+                f"another broker stands at {self._connection.endpoint}: run {self._number} was taken from "
+                f"{self._cluster_id.hex()}, "
+                f"this is {cluster_id.hex()}: correct the address, or start with a new checkpoint"
+            )
+        return subscribe_pb2.HoldRunRequest(run=self._number, cluster_id=cluster_id)
+
+    def take(self, answer: subscribe_pb2.RunEvent) -> None:
+        """The broker holds the run."""
+        self._number, self._cluster_id = answer.run, self._asked
+        self._held.set()
+
+    def broke(self, error: MqError | None) -> MqError | None:
+        """The run is held no longer."""
+        if not self._stream.is_stopped and (error is None or self._stream.heals(error)):
             self._held.clear()
-            self._closed.wait(next(pauses))
-        return None
+        return error

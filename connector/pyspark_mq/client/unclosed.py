@@ -74,7 +74,7 @@ def _close_collected() -> None:
 
 
 def _close(gathering: Gathering) -> None:
-    gathering.closing = True
+    gathering.close()
     try:
         for sending in gathering.flush(None):
             LOG.warning(

@@ -17,10 +17,8 @@ Free of threads, sockets and clocks: time is an argument. Rules (PROTOCOL.md):
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
 
 from mq_wire import errors
 from mq_wire.errors import (
@@ -38,52 +36,9 @@ from mq_wire.errors import (
     UnknownProducer,
     WrongBroker,
 )
-from mq_wire.limits import AUDIT_RANGES
 from mq_wire.v1.produce_pb2 import PublishHeader, PublishResponse, StagedSet
-from pyspark_mq.client.records import Piece
+from pyspark_mq.client.lane import Lane, or_skip, skip_of
 from pyspark_mq.client.sending import NO_SEQUENCE, OutgoingBatch
-
-#: Wait before a refused partition is tried again, doubling from the first to the second.
-_HOLD_FIRST_S: Final = 0.01
-_HOLD_LAST_S: Final = 1.0
-#: Unanswered batches of one partition: the broker must still remember each of them when it comes again.
-_UNANSWERED_MAX: Final = AUDIT_RANGES // 2
-
-
-class _Lane:
-    """One partition's side of the window."""
-
-    __slots__ = (
-        "forgotten",
-        "full",
-        "held",
-        "next_sequence",
-        "pause",
-        "producer_id",
-        "refusal",
-        "unanswered",
-        "until",
-        "waiting",
-    )
-
-    def __init__(self, producer_id: str) -> None:
-        self.producer_id = producer_id
-        self.forgotten = False  # the broker does not know the producer any more
-        self.next_sequence = 0
-        self.unanswered = 0  # requests on the present stream without an answer
-        self.full = False  # as many unanswered as may be: more follow when half of them are
-        self.held = False  # a batch was refused: more follow when all are answered
-        self.until = 0.0  # held at least so long
-        self.pause = _HOLD_FIRST_S
-        self.refusal: MqError | None = None  # why nothing of it is taken at present
-        self.waiting: list[OutgoingBatch] = []
-
-    def begin_anew(self) -> None:
-        """Takes a new identity and numbers everything that waits from 0 on."""
-        self.producer_id, self.next_sequence, self.forgotten = uuid.uuid4().hex, 0, False
-        self.waiting = [batch for batch in self.waiting if not batch.is_skip]
-        for batch in self.waiting:
-            batch.sequence = NO_SEQUENCE
 
 
 class Window:
@@ -112,7 +67,7 @@ class Window:
             staged,
         )
         self._is_unnamed = not is_named and staged is None
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, Lane] = {}
         self._ready: deque[OutgoingBatch] = deque()
         self._on_wire: deque[OutgoingBatch] = deque()
         self._request_id = 0
@@ -160,15 +115,9 @@ class Window:
             batch = self._ready.popleft()
             lane = self._lanes.get(batch.partition)
             if lane is None:
-                lane = self._lanes[batch.partition] = _Lane(self._producer_id)
-            lane.full = lane.full or lane.unanswered >= _UNANSWERED_MAX
-            if lane.held or lane.full:
-                lane.waiting.append(batch)
+                lane = self._lanes[batch.partition] = Lane(self._producer_id)
+            if not lane.admits(batch):
                 continue
-            if batch.sequence == NO_SEQUENCE:
-                batch.sequence = lane.next_sequence
-                lane.next_sequence += batch.rows
-            lane.unanswered += 1
             self._request_id += 1
             batch.request_id = self._request_id
             batch.uncertain = True
@@ -201,13 +150,8 @@ class Window:
 
     def _release_held(self, now: float) -> None:
         for lane in self._lanes.values():
-            is_drained = lane.unanswered <= (0 if lane.held else _UNANSWERED_MAX // 2)
-            if (lane.held or lane.full) and is_drained and lane.until <= now:
-                lane.held = lane.full = False
-                if lane.forgotten:
-                    lane.begin_anew()
-                self._ready.extendleft(reversed(lane.waiting))
-                lane.waiting = []
+            if lane.held or lane.full:
+                self._ready.extendleft(reversed(lane.released(now)))
 
     def wake_at(self) -> float:
         """Returns when something may have to be done next: a held partition, or a deadline; infinity where
@@ -248,7 +192,7 @@ class Window:
         lane = self._lanes[batch.partition]
         lane.unanswered -= 1
         if not response.HasField("error"):
-            lane.pause, lane.refusal = _HOLD_FIRST_S, None
+            lane.taken()
             batch.duplicates = receipt.duplicates
             batch.base_offset = None if self._staged is not None else receipt.base_offset
             return self._settle(batch, None)
@@ -256,7 +200,7 @@ class Window:
         if isinstance(error, StorageFailed):
             batch.lost = True
             # the broker restarts from its disk, which may have the batch or not
-            self._hold(lane, batch, error, now, pause=True)
+            lane.hold(batch, error, now, pause=True)
             return None
         if (
             isinstance(error, UnknownProducer)
@@ -264,7 +208,7 @@ class Window:
             and not (batch.lost or any(other.lost for other in lane.waiting))
         ):
             lane.forgotten = True
-            self._hold(lane, batch, error, now, pause=False)
+            lane.hold(batch, error, now, pause=False)
             return None
         # Refused now; but where an earlier answer was lost, that request may still be on its way (a
         # connection that one side has given up delivers late): OUT_OF_ORDER says what is stored by now, not
@@ -273,13 +217,13 @@ class Window:
         batch.uncertain = batch.lost
         if isinstance(error, RetryLater):
             # OUT_OF_ORDER behind a refused one is its consequence: it waits for nothing of its own.
-            self._hold(lane, batch, error, now, pause=not (isinstance(error, OutOfOrder) and lane.held))
+            lane.hold(batch, error, now, pause=not (isinstance(error, OutOfOrder) and lane.held))
             return None
         if batch.is_skip:
             if isinstance(error, SequenceReused | OutOfWindow):
                 return None  # what it would have skipped is stored
         elif not isinstance(error, Replaced | UnknownProducer | WrongBroker) and self._staged is None:
-            self._give_up(lane, batch, now)
+            lane.give_up(batch, now)
             return self._settle(batch, error)
         self._on_wire.appendleft(batch)
         raise error
@@ -289,18 +233,7 @@ class Window:
         again: list[OutgoingBatch] = []
         # Refused batches of a partition were sent before those of it that are still on the wire.
         for lane in self._lanes.values():
-            if lane.forgotten and not lane.unanswered:
-                lane.begin_anew()
-            lane.forgotten = False
-            again += lane.waiting
-            lane.waiting, lane.held, lane.full, lane.unanswered, lane.until, lane.refusal = (
-                [],
-                False,
-                False,
-                0,
-                0.0,
-                None,
-            )
+            again += lane.disconnected()
         for batch in self._on_wire:
             batch.lost = True
         again += self._on_wire
@@ -310,30 +243,7 @@ class Window:
             (batch for batch in again if batch.sequence != NO_SEQUENCE),
             key=lambda batch: (batch.partition, batch.sequence),
         )
-        self._ready.extendleft(reversed([self._or_skip(batch) for batch in left] + never_left))
-
-    def _hold(self, lane: _Lane, batch: OutgoingBatch, error: MqError, now: float, *, pause: bool) -> None:
-        batch.refusal = error
-        if not isinstance(error, OutOfOrder):
-            lane.refusal = error
-        lane.held = True
-        lane.waiting.append(self._or_skip(batch))
-        lane.waiting.sort(key=_order)
-        if pause:
-            lane.until = now + lane.pause
-            lane.pause = min(2 * lane.pause, _HOLD_LAST_S)
-
-    def _give_up(self, lane: _Lane, batch: OutgoingBatch, now: float) -> None:
-        """Puts a skip in the place of a batch that has failed."""
-        lane.held = True
-        lane.waiting.append(_skip_of(batch))
-        lane.waiting.sort(key=_order)
-        lane.until = max(lane.until, now)
-
-    @staticmethod
-    def _or_skip(batch: OutgoingBatch) -> OutgoingBatch:
-        """A batch that has failed while it was on the wire is not sent again: its sequences are given up."""
-        return _skip_of(batch) if batch.error is not None and not batch.is_skip else batch
+        self._ready.extendleft(reversed([or_skip(batch) for batch in left] + never_left))
 
     def _settle(self, batch: OutgoingBatch, error: MqError | None) -> OutgoingBatch | None:
         """Gives a batch its outcome, once. Returns it where this was the first."""
@@ -374,7 +284,7 @@ class Window:
                 continue
             expired += self._fail(batch, self._late(batch, timeout_s))
             if batch.sequence != NO_SEQUENCE:
-                kept.append(_skip_of(batch))
+                kept.append(skip_of(batch))
         return kept
 
     def _late(self, batch: OutgoingBatch, timeout_s: float) -> MqError:
@@ -417,14 +327,3 @@ class Window:
 
 def _is_late(batch: OutgoingBatch, now: float) -> bool:
     return batch.deadline <= now and not batch.is_skip and batch.error is None
-
-
-def _order(batch: OutgoingBatch) -> float:
-    """Those that never left keep their order behind the others (sorting is stable)."""
-    return float("inf") if batch.sequence == NO_SEQUENCE else batch.sequence
-
-
-def _skip_of(batch: OutgoingBatch) -> OutgoingBatch:
-    skip = OutgoingBatch(None, batch.partition, Piece.skip(batch.rows))
-    skip.sequence = batch.sequence
-    return skip

@@ -9,9 +9,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_mq.spark.options import BrowseOptions
-from pyspark_mq.spark.ranges import Part, plan_tasks
 from pyspark_mq.spark.reader import RangePartition, read_partition
 from pyspark_mq.spark.schema import check_source_schema
+from pyspark_mq.spark.tasks import Part, plan_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

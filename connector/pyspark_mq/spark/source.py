@@ -28,9 +28,9 @@ from mq_wire.errors import InvalidOption, MqError
 from pyspark_mq.client.boundary import Boundary
 from pyspark_mq.spark.offsets import from_json, to_json
 from pyspark_mq.spark.options import SourceOptions
-from pyspark_mq.spark.ranges import Part, plan_tasks
 from pyspark_mq.spark.reader import RangePartition, read_partition
 from pyspark_mq.spark.schema import check_source_schema
+from pyspark_mq.spark.tasks import Part, plan_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

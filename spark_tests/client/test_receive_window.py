@@ -1,0 +1,370 @@
+"""Credit, hand-over and acknowledgements of a consumer, against a list with one entry for each row."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mq_wire import envelope
+from mq_wire.v1.common_pb2 import RowsHeader
+from mq_wire.v1.consume_pb2 import ConsumeRequest
+from pyspark_mq.client import receive_window
+from pyspark_mq.client.message import Delivery
+from pyspark_mq.client.outstanding import Ranges
+from pyspark_mq.client.receive_window import NEVER, ReceiveWindow
+from pyspark_mq.client.sessions import Session
+
+SESSION = Session(b"1")
+
+
+@functools.cache
+def records(rows: int) -> bytes:
+    values = pa.array([b"x"] * rows, pa.binary())
+    batch = pa.RecordBatch.from_arrays([values], schema=envelope.schema_of(envelope.VALUE))
+    data: bytes = envelope.encode(batch).to_pybytes()
+    return data
+
+
+def delivery(first: int, rows: int, serial: int = 1, partition: int = 0) -> Delivery:
+    header = RowsHeader(
+        partition=partition,
+        rows=rows,
+        columns=envelope.VALUE,
+        base_offset=first,
+        run_rows=[rows],
+        append_time_us=[0],
+        priority=[4],
+        delivery_count=[1],
+    )
+    return Delivery(header, memoryview(records(rows)), "orders", SESSION, serial)
+
+
+def ranges(*offsets: int) -> Ranges:
+    return Ranges.of(np.array(offsets, np.int64))
+
+
+def sent(window: ReceiveWindow, now: float = 0.0, *, last: bool = False) -> ConsumeRequest:
+    request = ConsumeRequest()
+    window.fill(request, now, last=last)
+    return request
+
+
+def acknowledged(request: ConsumeRequest) -> dict[int, list[int]]:
+    """Partition -> offsets."""
+    return {
+        each.partition: [
+            offset
+            for first, last in np.frombuffer(each.ranges, "<i8").reshape(-1, 2).tolist()
+            for offset in range(first, last)
+        ]
+        for each in request.acknowledge.partitions
+    }
+
+
+# -- the rules, one by one ---------------------------------------------------------------------------------
+
+
+def opened(prefetch: int = 10, max_unacknowledged: int = 100, rows: int = 0) -> ReceiveWindow:
+    window = ReceiveWindow(prefetch, max_unacknowledged)
+    window.open()
+    if rows:
+        window.deliver(delivery(0, rows))
+        window.start()
+    return window
+
+
+def is_full(window: ReceiveWindow) -> bool:
+    return window.is_full
+
+
+def hand_over(window: ReceiveWindow, rows: int, now: float = 0.0) -> bool:
+    _, wakes = window.take(rows, now)
+    return wakes
+
+
+@pytest.mark.parametrize(("prefetch", "limit", "granted"), [(10, 100, 10), (100, 10, 10)])
+def test_the_first_grant_is_the_prefetch_or_the_limit(prefetch: int, limit: int, granted: int) -> None:
+    assert ReceiveWindow(prefetch, limit).open() == granted
+
+
+def test_few_rows_are_reported_after_a_while_and_half_of_the_prefetch_at_once() -> None:
+    window = opened(prefetch=10, rows=10)
+    assert hand_over(window, 1, now=5.0)
+    assert 5.0 < window.wake_at < 5.2
+    assert not sent(window, 5.0).HasField("credit")
+    assert not hand_over(window, 1, now=5.05), "they leave with the first"
+    assert sent(window, window.wake_at).credit.rows == 2
+    assert window.wake_at == NEVER
+    assert hand_over(window, 5, now=6.0)
+    assert sent(window, 6.0).credit.rows == 5
+
+
+def test_no_credit_goes_beyond_the_limit_until_acknowledgements_are_confirmed() -> None:
+    window = opened(prefetch=10, max_unacknowledged=10, rows=10)
+    assert not is_full(window), "not all is handed over"
+    hand_over(window, 10)
+    assert not sent(window, 1.0).HasField("credit")
+    assert is_full(window)
+    assert window.acknowledge(0, ranges(0, 1, 2), 1.0)
+    assert not is_full(window), "room is on its way"
+    request = sent(window, 2.0)
+    assert acknowledged(request) == {0: [0, 1, 2]}
+    window.confirmed(request.acknowledge.request_id, 3, 2.0)
+    assert sent(window, 3.0).credit.rows == 3
+    assert not is_full(window)
+
+
+def test_the_last_request_tells_exactly_what_was_handed_over() -> None:
+    window = opened(prefetch=10, max_unacknowledged=10, rows=10)
+    hand_over(window, 3)
+    window.acknowledge(0, ranges(1), 0.0)
+    request = sent(window, last=True)
+    assert (request.credit.rows, acknowledged(request)) == (3, {0: [1]})
+
+
+def test_a_crowd_of_bytes_stops_the_reader_until_one_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    three = [delivery(2 * serial, 2, serial) for serial in range(3)]
+    monkeypatch.setattr(receive_window, "_BUFFER_BYTES_MAX", 2 * three[0].size)
+    window = opened(prefetch=1000)
+    for each in three:
+        assert not window.is_crowded
+        window.deliver(each)
+    assert window.is_crowded
+    window.start()
+    hand_over(window, 1)
+    assert window.is_crowded, "the application still has it in hand"
+    assert hand_over(window, 1), "who reads must be told"
+    assert not window.is_crowded
+
+
+def test_cumulative_acknowledgement_takes_what_was_handed_over_and_is_left() -> None:
+    window = opened(prefetch=100)
+    one, other = delivery(0, 3), delivery(3, 3, serial=2)
+    window.deliver(one)
+    window.deliver(other)
+    window.start()
+    hand_over(window, 5)
+    window.acknowledge(0, ranges(1), 0.0)
+    assert not window.acknowledge_up_to(other, 1, 0.0), "what is gathered leaves together"
+    window.flush()
+    assert acknowledged(sent(window)) == {0: [0, 1, 2, 3, 4]}
+    assert not window.acknowledge_up_to(other, 1, 0.0), "nothing is left"
+
+
+def test_a_session_that_is_over_leaves_nothing() -> None:
+    window = opened(prefetch=10, rows=10)
+    hand_over(window, 6)
+    window.acknowledge(0, ranges(0, 1), 0.0)
+    window.flush()
+    sent(window)
+    window.acknowledge(0, ranges(2), 0.0)
+    assert window.close() == 3
+    assert (window.current, window.start(), window.wake_at) == (None, None, NEVER)
+    assert not window.unconfirmed
+    assert not window.is_full
+    assert window.open() == 10
+
+
+# -- all of them together ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """One row that was delivered in the present session."""
+
+    partition: int
+    offset: int
+    delivery: Delivery
+    place: int
+    handed: bool = False
+    acknowledged: bool = False
+    request: int = 0  # that carried its acknowledgement
+    confirmed: bool = False
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Broker and application do as they like, within their rights."""
+
+    @initialize(prefetch=st.integers(1, 12), limit=st.integers(1, 20))
+    def begin(self, prefetch: int, limit: int) -> None:
+        self.prefetch, self.limit = prefetch, limit
+        self.window = ReceiveWindow(prefetch, limit)
+        self.now = 0.0
+        self.serial = 0
+        self.next_offset = [0, 0]
+        self.unanswered: list[int] = []
+        self.open()
+
+    def open(self) -> None:
+        self.rows: list[Row] = []
+        self.credit = self.first = self.window.open()
+        assert self.credit == min(self.prefetch, self.limit)
+        self.reported = 0
+
+    def those(self, **marks: Any) -> list[Row]:
+        return [row for row in self.rows if all(getattr(row, mark) == is_so for mark, is_so in marks.items())]
+
+    # -- the broker
+
+    @precondition(lambda self: self.credit > 0)
+    @rule(data=st.data(), partition=st.integers(0, 1))
+    def deliver(self, data: st.DataObject, partition: int) -> None:
+        count = data.draw(st.integers(1, self.credit))
+        first = self.next_offset[partition]
+        self.next_offset[partition] += count
+        self.serial += 1
+        self.credit -= count
+        made = delivery(first, count, self.serial, partition)
+        self.window.deliver(made)
+        self.rows += [Row(partition, first + place, made, place) for place in range(count)]
+
+    @precondition(lambda self: bool(self.unanswered))
+    @rule(refused=st.booleans())
+    def confirm(self, refused: bool) -> None:
+        """The broker answers in order; where it refuses, no row is done."""
+        request_id = self.unanswered.pop(0)
+        rows = self.those(request=request_id)
+        for row in rows:
+            row.confirmed, row.request = not refused, -1
+        self.window.confirmed(request_id, 0 if refused else len(rows), self.now)
+
+    @rule(one_of_many=st.integers(0, 9))
+    def break_off(self, one_of_many: int) -> None:
+        if one_of_many == 7:
+            self.end_session()
+
+    def end_session(self) -> None:
+        assert self.window.close() == len([row for row in self.rows if row.acknowledged and row.request >= 0])
+        self.unanswered.clear()
+        self.open()
+
+    # -- the application
+
+    @rule(count=st.integers(1, 8), one_by_one=st.booleans())
+    def take(self, count: int, one_by_one: bool) -> None:
+        window = self.window
+        waiting = [row for row in self.rows if not row.handed][:count]
+        taken: list[tuple[Delivery, int, int]] = []
+        if window.current is None and window.start() is None:
+            assert not waiting
+        elif one_by_one:
+            while (current := window.current or window.start()) is not None and len(taken) < count:
+                taken.append((current, current.next_row, 1))
+                current.next_row += 1
+                if current.next_row == current.rows:
+                    window.finish(self.now)
+                elif window.report_due == NEVER:
+                    window.handed(self.now)
+        else:
+            taken, _ = window.take(count, self.now)
+        got = [(each, first + at) for each, first, rows in taken for at in range(rows)]
+        assert got == [(row.delivery, row.place) for row in waiting]
+        for row in waiting:
+            row.handed = True
+
+    @precondition(lambda self: bool(self.those(handed=True, acknowledged=False)))
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        left = self.those(handed=True, acknowledged=False)
+        partition = data.draw(st.sampled_from(sorted({row.partition for row in left})))
+        chosen = data.draw(
+            st.sets(st.sampled_from([r.offset for r in left if r.partition == partition]), min_size=1)
+        )
+        self.window.acknowledge(partition, ranges(*sorted(chosen)), self.now)
+        for row in left:
+            row.acknowledged = row.partition == partition and row.offset in chosen
+
+    @precondition(lambda self: bool(self.those(handed=True)))
+    @rule(data=st.data())
+    def acknowledge_up_to(self, data: st.DataObject) -> None:
+        handed = self.those(handed=True)
+        at = data.draw(st.integers(0, len(handed) - 1))
+        self.window.acknowledge_up_to(handed[at].delivery, handed[at].place, self.now)
+        for row in handed[: at + 1]:
+            row.acknowledged = row.acknowledged or row.partition == handed[at].partition
+
+    @rule()
+    def flush(self) -> None:
+        self.window.flush()
+
+    # -- the wire
+
+    @rule(later=st.sampled_from([0.2, 0.0, 0.004]), one_of_many=st.integers(0, 9))
+    def send(self, later: float, one_of_many: int) -> None:
+        last = one_of_many == 7
+        self.now += later
+        is_due = self.window.wake_at <= self.now
+        request = sent(self.window, self.now, last=last)
+        handed = len(self.those(handed=True))
+        credit = request.credit.rows
+        self.reported += credit
+        assert self.reported <= handed, "only what was handed over is charged"
+        if last:
+            assert self.reported == handed, "and in the end all of it"
+        else:
+            self.credit += credit
+            assert self.window.wake_at > self.now, "what was due has left, or waits for something else"
+        assert is_due or last or not request.ListFields()
+        if request.HasField("acknowledge"):
+            self.unanswered.append(request.acknowledge.request_id)
+            gathered = self.those(acknowledged=True, request=0)
+            expected: dict[int, list[int]] = {}
+            for row in gathered:
+                row.request = request.acknowledge.request_id
+                expected.setdefault(row.partition, []).append(row.offset)
+            assert acknowledged(request) == expected
+        if last:
+            self.end_session()
+
+    @rule(then_grant=st.booleans())
+    def all_is_done(self, then_grant: bool) -> None:
+        """What single steps come to only now and then: everything is handed over, acknowledged, confirmed."""
+        self.take(100, one_by_one=False)
+        if handed := self.those(handed=True):
+            for partition in {row.partition for row in handed}:
+                row = [row for row in handed if row.partition == partition][-1]
+                self.window.acknowledge_up_to(row.delivery, row.place, self.now)
+                for each in handed:
+                    each.acknowledged = each.acknowledged or each.partition == partition
+        self.send(0.2, 0)
+        while self.unanswered:
+            self.confirm(False)
+        if then_grant:
+            self.send(0.2, 0)
+
+    # -- always
+
+    @invariant()
+    def nothing_goes_beyond_the_bounds(self) -> None:
+        waiting = len(self.those(handed=False))
+        assert waiting + self.credit <= self.prefetch, "so much may wait here"
+        unacknowledged = len(self.those(confirmed=False))
+        assert unacknowledged + self.credit <= self.limit
+
+    @invariant()
+    def what_was_handed_over_is_reported_as_soon_as_it_may_be(self) -> None:
+        handed, confirmed = len(self.those(handed=True)), len(self.those(confirmed=True))
+        if handed > self.reported and self.first + self.reported < confirmed + self.limit:
+            assert self.window.report_due != NEVER
+
+    @invariant()
+    def it_knows_what_it_waits_for(self) -> None:
+        window = self.window
+        on_the_way = [row for row in self.rows if row.acknowledged and row.request >= 0]
+        assert window.unconfirmed == bool(on_the_way)
+        assert window.awaits_rows == bool(self.credit or self.those(handed=False))
+        confirmed = len(self.those(confirmed=True))
+        at_limit = self.first + self.reported == confirmed + self.limit
+        assert window.is_full == (at_limit and not window.awaits_rows and not on_the_way)
+
+
+WindowMachine.TestCase.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
+TestAgainstRows = WindowMachine.TestCase
