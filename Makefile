@@ -27,7 +27,10 @@ FLOODS ?= 3
 MESSAGES ?= 100000000
 # How long `make soak` lasts.
 MINUTES ?= 60
+# Folders of `make test`'s four parts: whole brokers that things happen to; Spark drivers that things happen to; other tests that run
+# Spark; all the rest.
 HARNESSES := $(addprefix spark_tests/,compat damage engine faults hostile planted simulation)
+DRIVERS := $(addprefix spark_tests/,compat spark_crash)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -36,21 +39,22 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit plain harnesses quick spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-attacks bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit plain harnesses quick spark drivers sessions simulate bugs fuzz damage crash power faults network crash-spark bench bench-attacks bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready  ## makes the virtual environment .venv with everything in it
 
-# An editable install serves the command `mq` and the metadata. Beside it stands a .pth with the three source roots: the finders that
-# setuptools makes for several roots hide packages from pkgutil (which Spark looks for sources with) and from mypy.
+# An editable install serves the command `mq` and the metadata. A .pth with the three source roots stands in for the finder that setuptools
+# makes for several roots: that one hides packages from pkgutil (which Spark looks for sources with) and from mypy, and costs each Python that
+# starts 20 ms.
 $(VENV)/.ready: setup.py pyproject.toml CHANGELOG.md
 	@$(NEEDS_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --group dev -e '.[broker,spark]'
-	$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'pyspark_mq_roots.pth').write_text(''.join(str(pathlib.Path(root).resolve()) + '\n' for root in ('proto', 'connector', 'broker_core')))"
+	$(BIN)/python -c "import pathlib, sysconfig; site = pathlib.Path(sysconfig.get_path('purelib')); [path.unlink() for path in site.glob('__editable__.pyspark_mq-*.pth')]; (site / 'pyspark_mq_roots.pth').write_text(''.join(str(pathlib.Path(root).resolve()) + '\n' for root in ('proto', 'connector', 'broker_core')))"
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready  ## the main job on real data: 336,776 flights through a broker that is killed on the way
@@ -68,11 +72,11 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@$(DEMO_VENV)/bin/python -m uv pip install --quiet --python $(DEMO_VENV)/bin/python --reinstall-package pyspark-mq "$$(ls dist/demo/*.whl)[broker,spark]" rich
 	@touch $@
 
-# Most of their time tests wait for processes, disks and clocks: three parts side by side take little more than one.
+# Much of their time tests wait for processes, disks and clocks: four parts side by side take little more than the longest.
 test: check  ## all tests, with lint and types: what .ci/run calls
 	@$(NEEDS_JAVA)
-	@echo "three parts side by side: with Spark, harnesses, the rest; each reports when it is done, in twelve to twenty-five minutes"
-	@$(MAKE) --no-print-directory -j3 --output-sync=target spark harnesses quick
+	@echo "four parts side by side: Spark's drivers, Spark's sessions, harnesses, the rest; each reports when it is done"
+	@$(MAKE) --no-print-directory -j4 --output-sync=target drivers sessions harnesses quick
 
 check: setup  ## lint, types, generated stubs
 	$(BIN)/ruff check .
@@ -86,7 +90,7 @@ unit: setup  ## the quick ones of the tests that need no JVM
 plain: setup  ## the tests that need no JVM
 	$(PYTEST) -q --durations=10 -m 'not spark'
 
-# Of `plain`: whole brokers that things happen to, and all the rest.
+# The parts of `plain`.
 harnesses: setup
 	$(PYTEST) -q --durations=10 -m 'not spark' $(HARNESSES)
 
@@ -95,6 +99,13 @@ quick: setup
 
 spark: setup $(VENV)/.classes  ## the tests that run Spark
 	$(PYTEST) -q --durations=10 -m spark
+
+# The parts of `spark`.
+drivers: setup $(VENV)/.classes
+	$(PYTEST) -q --durations=10 -m spark $(DRIVERS)
+
+sessions: setup $(VENV)/.classes
+	$(PYTEST) -q --durations=10 -m spark $(DRIVERS:%=--ignore=%)
 
 # JVMs that map an archive of Spark's classes start in half the time; without it tests pass as well.
 $(VENV)/.classes: $(VENV)/.ready
