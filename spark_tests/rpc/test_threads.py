@@ -121,7 +121,7 @@ def test_shares_never_come_to_more_than_there_is(left: int) -> None:
 
 def test_with_too_few_a_broker_does_not_begin() -> None:
     with pytest.raises(
-        InvalidOption, match=r"at least, and it may have 100, of which 30 are in use: raise the limit"
+        InvalidOption, match=r"threads, and it may have 100, of which 30 are in use: raise the limit"
     ):
         Shares.of(BrokerConfig(), ThreadLimit("it may have 100", 100, 30))
 
