@@ -249,6 +249,6 @@ def test_a_broker_whose_serving_thread_ends_ends_with_it(tmp_path: pathlib.Path)
             assert process.stderr is not None
             last = [line for line in process.stderr.read().splitlines() if "CRITICAL" in line]
             assert len(last) == 1
-            assert "(_serve) has: RuntimeError: can't start new thread; start it again" in last[0]
+            assert "(_serve) failed: RuntimeError: can't start new thread; start it again" in last[0]
         finally:
             process.kill()
