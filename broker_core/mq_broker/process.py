@@ -174,7 +174,10 @@ def _die(log: LogOutput, error: BaseException) -> None:
     """Ends the process at once. After a failed sync it is not known what is on the disk, so no call may be
     answered.
     """
-    message = f"the broker ends, because its storage failed or a turn was interrupted: {type(error).__name__}: {error}"
+    message = (
+        "the broker ends, because its storage failed or a turn was interrupted: "
+        f"{type(error).__name__}: {error}"
+    )
     log.say_last(logging.CRITICAL, "storage_failed", message)
     os._exit(EXIT_STORAGE_FAILED)
 
