@@ -1,4 +1,4 @@
-"""mq -> Spark -> mq, exactly once: the query fails half-way, starts again from its checkpoint, and no row is
+"""mq -> Spark -> mq, exactly once: a query fails half-way, starts again from its checkpoint, and no row is
 lost or doubled.
 """
 
@@ -16,11 +16,13 @@ from pyspark_mq import Consumer, Producer
 os.environ["PYSPARK_PYTHON"] = sys.executable
 ROWS = 20_000
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("OFF")  # the failure below is meant
+spark.sparkContext.setLogLevel("OFF")  # the failure below is intended
 
 
 def double(broker: str, checkpoint: str, poisoned: int) -> None:
-    """Doubles every number of queue `numbers` into queue `doubled`; fails where it meets `poisoned`."""
+    """Writes the double of every number in queue `numbers` to queue `doubled`. Fails at the number
+    `poisoned`.
+    """
     number = F.col("value").cast("string").cast("long")
     checked = F.when(number == poisoned, F.raise_error(F.lit("the machine caught fire"))).otherwise(
         number * 2
@@ -56,7 +58,7 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as checkpoint:
         print("first run: failed in the middle, as planned")
 
     double(broker.address, checkpoint, poisoned=-1)
-    print("second run: went on from the checkpoint")
+    print("second run: continued from the checkpoint")
 
     with Consumer(broker.address, queue="doubled") as consumer:
         results = [

@@ -1,9 +1,8 @@
-"""foreachBatch into another system, and back into a queue with txnAppId and txnVersion, so that a repeated
-batch changes nothing.
+"""foreachBatch into another system, and into a queue with txnAppId and txnVersion. A repeated batch changes
+nothing.
 
-The other system is a SQLite file: each batch is one transaction that also stores the batch's number. A new
-checkpoint numbers its batches from 0 again: so each has a name of its own, which goes wherever its numbers
-go.
+The other system is a SQLite file. Each batch is one transaction, which also stores the batch's number. A new
+checkpoint numbers its batches from 0 again. So each checkpoint has a name, which is stored with the numbers.
 """
 
 import os
@@ -19,11 +18,11 @@ from pyspark_mq import Consumer, Producer
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 ROWS = 3_000
-CHECKPOINT = "orders-1"  # with a new checkpoint: orders-2
+CHECKPOINT = "orders-1"  # a new checkpoint needs a new name, such as orders-2
 
 
 def store(database: pathlib.Path, rows: list[tuple[str, int]], batch_id: int) -> None:
-    """Writes a batch once: its number and its rows are in the same transaction."""
+    """Writes a batch, unless it was written before: its number and its rows are in the same transaction."""
     connection = sqlite3.connect(database)
     with connection:
         connection.execute(
@@ -44,8 +43,8 @@ with LocalBroker() as broker, tempfile.TemporaryDirectory() as folder:
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 
     def handle(batch: DataFrame, batch_id: int) -> None:
-        """Runs for each micro-batch; runs again with the same rows and number where the first time was cut
-        short.
+        """Spark calls this for each micro-batch. After an interruption it calls it again with the same rows
+        and number.
         """
         batch = batch.selectExpr("cast(value as string) as name", "priority")
         store(database, [(row["name"], row["priority"]) for row in batch.collect()], batch_id)

@@ -7,13 +7,13 @@ from pyspark_mq import Consumer, Producer
 
 with LocalBroker() as broker:
     with Producer(broker.address, queue="orders") as producer:
-        # One message. Sending is asynchronous; the receipt tells when it is on disk.
+        # One message. Sending is asynchronous; the receipt comes when the message is on disk.
         receipt = producer.send(
             b"urgent order", key=b"customer-7", priority=9, headers={"origin": b"example"}
         ).result(timeout=5)
         print(f"stored in partition {receipt.partition} at offset {receipt.offset}")
 
-        # Many at once, as columns: the fast way.
+        # Many messages at once as columns, which is the fastest way.
         batch = pa.RecordBatch.from_pydict(
             {
                 "key": pa.array([f"customer-{number % 100}".encode() for number in range(10_000)]),
@@ -21,13 +21,10 @@ with LocalBroker() as broker:
             }
         )
         for partition, base_offset, rows, duplicates in producer.send_batch(batch).result(timeout=5).ranges:
-            print(
-                f"partition {partition}: {rows} rows from offset {base_offset}, {duplicates} of them known "
-                f"before"
-            )
+            print(f"partition {partition}: {rows} rows from offset {base_offset}, {duplicates} duplicates")
 
     with Consumer(broker.address, queue="orders", prefetch=1000) as consumer:
-        # One message: the highest priority comes first.
+        # One message. The highest priority comes first.
         message = consumer.receive(timeout=5)
         assert message is not None
         assert message.value == b"urgent order"
@@ -36,7 +33,7 @@ with LocalBroker() as broker:
         )
         consumer.acknowledge(message)
 
-        # The rest as record batches; the loop ends when nothing came for a second.
+        # The rest as record batches. The loop ends when nothing came for a second.
         rows = 0
         for delivered in consumer.batches(max_rows=5_000, timeout=1.0):
             rows += delivered.num_rows

@@ -1,13 +1,13 @@
-"""Several executors: a packed virtual environment brings pyspark-mq to machines that do not have it.
+r"""Several executors: a packed virtual environment brings pyspark-mq to machines that do not have it.
 
-Spark finds a Python source only where the *workers'* Python has it installed (--py-files and addPyFile come
-too late). So the whole environment travels with the job, as `spark.archives`; here to two executor processes
-of a local cluster, to YARN and Kubernetes alike:
+Spark finds a Python source only if it is installed in the *workers'* Python; --py-files and addPyFile come
+too late. So the job brings a whole environment with `spark.archives`. Here it goes to two executor processes
+of a local cluster. It works in the same way on YARN and Kubernetes:
 
     pip install venv-pack uv
     venv-pack -o environment.tar.gz
-    spark-submit --archives environment.tar.gz#environment --conf
-    spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python job.py
+    spark-submit --archives environment.tar.gz#environment \
+        --conf spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python job.py
 """
 
 import argparse
@@ -27,8 +27,8 @@ ROWS = 10_000
 
 
 def pack(folder: pathlib.Path, wheel: str) -> pathlib.Path:
-    """Returns an archive with a small environment: pyspark-mq and what it needs. Spark itself is on the
-    executors already.
+    """Returns an archive of an environment with pyspark-mq and its dependencies, without Spark, which the
+    executors have.
     """
     environment, archive = folder / "environment", folder / "environment.tar.gz"
     uv = [sys.executable, "-m", "uv"]
@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    what = "what to install on the executors: a wheel, or a checkout (default: this one)"
+    what = "wheel or checkout to install on the executors (default: this checkout)"
     parser.add_argument("wheel", nargs="?", default=CHECKOUT, help=what)
     wheel = parser.parse_args().wheel
     with LocalBroker() as broker, tempfile.TemporaryDirectory() as name:
@@ -57,7 +57,7 @@ def main() -> None:
 
         archive = pack(folder, wheel)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # where Spark unpacks the archive, on each executor
+        # Each executor unpacks the archive into the folder `environment`.
         os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
         spark = (
             SparkSession.builder.master("local-cluster[2,1,1024]")

@@ -1,4 +1,4 @@
-"""A broker process of one's own, on a free loopback port: for notebooks, examples and tests."""
+"""A local broker process on a free loopback port, for notebooks, examples and tests."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from mq_wire.errors import BrokerUnavailable
 
 _READY: Final = re.compile(r"mq broker ready at (mq://\S+) \(pid (\d+), data (.+)\)\n")
 _STDERR_SHOWN_BYTES: Final = 8192
-#: How long a port of ours that somebody else has is waited for.
+#: Seconds to wait when another process uses the port of this broker.
 _PORT_TAKEN_S: Final = 10.0
 
 
 class LocalBroker:
-    """A real broker process that ends with this process, whatever happens to it.
+    """A real broker process. It ends when this process ends, in whatever way.
 
         with LocalBroker() as broker:
             Producer(broker.address, queue="orders")
 
     Args:
-        data_dir: where its data lives and stays; None = a temporary directory, removed at `close()`.
-        start_timeout: seconds until it must be ready; recovery of a large journal takes its time.
-        settings: settings of `BrokerConfig`, such as `default_partitions=1`. Port 0, a free one, unless
-            given.
+        data_dir: its data directory, which is kept; None = a temporary directory, removed at `close()`.
+        start_timeout: seconds until it must be ready; recovery of a large journal takes some time.
+        settings: settings of `BrokerConfig`, such as `default_partitions=1`. The default port is a free one.
 
     Raises:
         InvalidOption: an unknown setting or a wrong value.
@@ -69,8 +68,8 @@ class LocalBroker:
         """
         if not self._address:
             raise BrokerUnavailable(
-                f"the local broker on {self.data_dir} was never started: call start() or use it in a with "
-                f"block"
+                f"the local broker on {self.data_dir} was never started: "
+                "call start() or use it in a with block"
             )
         return self._address
 
@@ -87,22 +86,22 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> LocalBroker:
-        """Starts the process and returns when it is ready; does nothing where it is running.
+        """Starts the process and returns when it is ready. Does nothing if it is running.
 
         Raises:
-            BrokerUnavailable: it did not become ready; with what it said on stderr.
+            BrokerUnavailable: it did not become ready; the error has its last lines on stderr.
         """
         deadline = time.monotonic() + _PORT_TAKEN_S
         while not self.running:
             try:
                 self._start()
             except BrokerUnavailable as error:
-                # While nobody listens, an outgoing connection may be given the port for a moment, even a
-                # client's to us.
+                # While no broker listens, the system may give the port to an outgoing connection for a
+                # moment, even to that of a client of this broker.
                 if (
                     not self._settings["port"]
                     or "cannot listen" not in str(error)
@@ -126,11 +125,11 @@ class LocalBroker:
         self._settings["port"] = int(self._address.rpartition(":")[2])
 
     def stop(self, timeout: float = 30.0) -> int:
-        """Stops the process cleanly and returns its exit code; after `timeout` seconds it is killed."""
+        """Stops the process cleanly and returns its exit code. After `timeout` seconds it is killed."""
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL, as a crash does. `start()` brings it back with its data, on the same
+        """Ends the process with SIGKILL, as in a crash. `start()` starts it again with its data, on the same
         port.
         """
         self._end(signal.SIGKILL)
@@ -142,11 +141,12 @@ class LocalBroker:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def stderr(self) -> str:
-        """The last lines that the broker wrote to stderr since its last start."""
+        """Returns the last lines that the broker wrote to stderr since its last start."""
         with self._stderr_lock:
             if self._stderr is not None:
                 file = self._stderr.fileno()
-                # Not by seek: the broker writes at the position that it shares with us.
+                # Without seek: the broker shares the position of the file with this process, and writes
+                # there.
                 shown = os.pread(
                     file, _STDERR_SHOWN_BYTES, max(0, os.fstat(file).st_size - _STDERR_SHOWN_BYTES)
                 )
@@ -168,8 +168,7 @@ class LocalBroker:
                 f"--{name.replace('_', '-')}",
                 str(value).lower() if isinstance(value, bool) else str(value),
             ]
-        # The broker stops when its stdin ends, and a pipe ends with the process that holds its other end,
-        # however that ends.
+        # The broker stops when its stdin ends. Its stdin is a pipe from this process, which ends with it.
         return [sys.executable, "-m", "mq_broker.console", "broker", "--stop-with-stdin", *flags]
 
     def _ready_line(self, process: subprocess.Popen[bytes]) -> re.Match[str]:
@@ -192,14 +191,14 @@ class LocalBroker:
                 said += read
         match = _READY.fullmatch(said.decode())
         if match is None:
-            raise BrokerUnavailable(f"the local broker said {said!r} instead of its readiness line")
+            raise BrokerUnavailable(f"the local broker printed {said!r} instead of its readiness line")
         return match
 
     def _end(self, number: int, timeout: float = 30.0) -> int:
         process = self._process
         if process is None:
             return 0
-        process.send_signal(number)  # does nothing where the process has ended
+        process.send_signal(number)  # does nothing if the process has ended
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""What a broker says of itself: one line an event on stderr, as text or JSON, through the standard `logging`
-under the name `mq_broker`.
+"""The log of a broker: one line per event on stderr, as text or JSON. It uses the standard `logging` with the
+logger `mq_broker`.
 
-Lines are written by a thread of their own: a terminal or pipe that nobody reads must not hold up the one
-writer of the journal. What does not fit into the queue of that thread is counted, and the count is said.
+A thread of its own writes the lines, since a terminal or pipe that is not read must not block the writer of
+the journal. Lines that do not fit into the thread's queue are dropped; a line in the log tells how many.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mq_broker.outlet import within, write_while
 LOGGER: Final = logging.getLogger("mq_broker")
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
-#: Lines that wait to be written.
+#: Most lines that wait to be written.
 _QUEUED_MAX: Final = 10_000
-#: What waits at the end has so long to be written.
+#: Seconds to write the waiting lines at the end.
 LAST_LINES_S: Final = 1.0
-#: Of one value: names come from clients.
+#: Most characters of one value; values may come from clients.
 _VALUE_CHARS_MAX: Final = 500
 
 
@@ -39,15 +39,15 @@ def say(level: int, event: str, message: str, *, error: BaseException | None = N
     Args:
         level: as in `logging`.
         event: stable name for programs, such as "destination_created".
-        message: for people.
-        error: whose traceback belongs to it.
-        fields: what else programs want; values from outside may be anything, they are quoted.
+        message: text for people.
+        error: error whose traceback is logged too.
+        fields: further values for programs. They are quoted, since they may come from clients.
     """
     LOGGER.log(level, "%s", message, exc_info=error, extra={"event": event, "fields": fields})
 
 
 def _shown(value: object) -> str:
-    """One value on a line of text: quoted where it could be taken for something else."""
+    """Returns a value for a line of text, quoted if it is ambiguous without quotes."""
     text = value.hex() if isinstance(value, bytes) else str(value)[:_VALUE_CHARS_MAX]
     return (
         text
@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, message, and the event's own fields."""
+    """One JSON object per line: time, level, event, message, and the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
@@ -97,21 +97,21 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Handing(logging.handlers.QueueHandler):
-    """Hands records to the thread that writes; never waits for it."""
+    """Queues records for the thread that writes. Never waits for it."""
 
     def __init__(self, waiting: queue.Queue[Any]) -> None:
         super().__init__(waiting)
         self.dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Makes the traceback a text here, where its objects are."""
+        """Turns the traceback into text on the thread that logs, so that its objects are not kept."""
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
             record.exc_info = None
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Counts what does not fit."""
+        """Queues a record, or counts it if the queue is full."""
         try:
             self.queue.put_nowait(record)
         except queue.Full:
@@ -119,16 +119,16 @@ class _Handing(logging.handlers.QueueHandler):
 
 
 class _Writing:
-    """Writes lines on a thread of its own, and how many are missing before them.
+    """Writes lines on a thread of its own, also the number of dropped lines.
 
-    No `logging.Handler`: the end of the interpreter takes the lock of each, and this thread may wait for a
-    reader that never comes.
+    It is no `logging.Handler`: the interpreter takes the lock of every handler when it ends, and this thread
+    may wait for ever for a reader.
     """
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter, handing: _Handing) -> None:
         self._stream, self._formatter, self._handing = stream, formatter, handing
         self._waiting: queue.Queue[Any] = handing.queue  # type: ignore[assignment]
-        #: Once it is to end: whether it may still wait for the reader.
+        #: Set when the thread is to end: tells whether it may still wait for the reader.
         self._may_wait: Callable[[], bool] | None = None
         self._thread = threading.Thread(target=self._run, name="mq-log", daemon=True)
 
@@ -136,7 +136,7 @@ class _Writing:
         self._thread.start()
 
     def stop(self) -> None:
-        """Writes what waits, within a bounded time."""
+        """Writes the waiting lines within a bounded time."""
         self._may_wait = within(LAST_LINES_S)
         with contextlib.suppress(queue.Full):  # then the thread does not wait for it
             self._waiting.put_nowait(None)
@@ -155,7 +155,7 @@ class _Writing:
                     {"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING"}
                 )
                 missing.msg, missing.event = (
-                    f"{dropped} lines are missing here: stderr took them too slowly",
+                    f"{dropped} lines were dropped here: stderr was read too slowly",
                     "lines_dropped",
                 )
                 self._write(missing)
@@ -212,9 +212,7 @@ class LogOutput:
         self._writing.stop()
 
     def say_last(self, level: int, event: str, message: str) -> None:
-        """Says something on the caller's thread, for a process that ends at once: within a second, or not at
-        all.
-        """
+        """Writes a line on the caller's thread, for a process that ends at once. Gives up after a second."""
         record = logging.makeLogRecord(
             {"name": LOGGER.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
         )

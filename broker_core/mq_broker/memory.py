@@ -1,4 +1,4 @@
-"""Memory of this process: how much it has, and how it is given back to the system."""
+"""The memory of this process: its size, and returning free memory to the system."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: `mallopt` of the GNU C library: freed blocks from this size on go back to the system, and so much may stay
-#: free at the end of a heap. Left alone it raises the first limit to the largest block that was ever freed,
-#: up to 32 MiB, and the second to twice that: requests of 8 MB on ten threads then leave hundreds of
-#: megabytes behind. Limits of 2 MiB cost a third of the speed of consumers.
+#: Options of `mallopt` in the GNU C library: the size from which freed blocks return to the system, and the
+#: free bytes that may stay at the end of a heap. By default the library raises the first limit to the largest
+#: block that was ever freed, up to 32 MiB, and the second one to twice that. Requests of 8 MB on ten threads
+#: then leave hundreds of megabytes behind. With limits of 2 MiB, consumers were slower by a third.
 _MMAP_THRESHOLD: Final = (-3, 4 << 20)
 _TRIM_THRESHOLD: Final = (-1, 8 << 20)
-#: Heaps that threads share: each keeps its end. By itself the library makes eight for each core.
+#: Most heaps of all threads; each keeps its free end. The default is eight for each core.
 _ARENAS_MAX: Final = (-8, 4)
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process without mapped files, in bytes; 0 where the system does not say."""
+    """Returns the memory of this process without mapped files, in bytes; 0 if the system does not tell it."""
     try:
         _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     except OSError:
@@ -28,7 +28,9 @@ def anonymous_bytes() -> int:
 
 
 def keep_little() -> None:
-    """Has the C library keep little of what is freed; where it can. For the start of a process."""
+    """Makes the C library keep little freed memory, if it supports that. Call it at the start of a
+    process.
+    """
     mallopt = _of_c("mallopt")
     if mallopt is not None:
         for what, size in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS_MAX):
@@ -36,7 +38,7 @@ def keep_little() -> None:
 
 
 def give_back() -> None:
-    """Gives back what is free between blocks that are in use; where the C library can."""
+    """Returns free memory between used blocks to the system, if the C library supports that."""
     trim = _of_c("malloc_trim")
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Writing to a standard file that may be a pipe which nobody reads, without being held up for ever."""
+"""Writes to a standard file with a bound on the time, since it may be a pipe that is never read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-#: A pipe that says that it can be written takes so many bytes at once: PIPE_BUF of Linux.
+#: Bytes that a writable pipe takes at once: PIPE_BUF of Linux.
 _PIECE_BYTES: Final = 4096
-#: Looked so often whether to go on waiting, in milliseconds.
+#: Milliseconds between two checks whether to go on waiting.
 _POLL_MS: Final = 100
 
 
 def write_while(stream: TextIO, text: str, may_wait: Callable[[], bool]) -> None:
-    """Writes all of `text`, waiting for whoever reads as long as `may_wait` says.
+    """Writes all of `text`. Waits for the reader as long as `may_wait` returns True.
 
-    Past Python's own buffers and their locks: a thread that waits here stands in nobody's way, also not at
-    the end of the interpreter.
+    It does not use Python's buffers and their locks. So a waiting thread blocks no other thread, nor the end
+    of the interpreter.
 
     Raises:
-        TimeoutError: it may wait no longer; a part may have been written.
-        OSError: the stream is closed, or takes no more.
+        TimeoutError: `may_wait` returned False; a part may have been written.
+        OSError: the stream is closed, or the write failed.
     """
     descriptor = _descriptor(stream)
     if descriptor is None:  # no file of the operating system
@@ -38,12 +38,12 @@ def write_while(stream: TextIO, text: str, may_wait: Callable[[], bool]) -> None
         while not poll.poll(_POLL_MS):
             if not may_wait():
                 raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-        with contextlib.suppress(BlockingIOError):  # others write there too
+        with contextlib.suppress(BlockingIOError):  # another writer filled the pipe first
             rest = rest[os.write(descriptor, rest[:_PIECE_BYTES]) :]
 
 
 def within(seconds: float) -> Callable[[], bool]:
-    """Returns what says for so long that one may wait."""
+    """Returns a `may_wait` that is True for so many seconds."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() < until
 

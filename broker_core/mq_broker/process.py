@@ -1,6 +1,7 @@
-"""A broker as a process: puts the parts together and says when it is ready.
+"""The broker process: starts the parts of a broker, prints when it is ready, and stops them.
 
-It ends for one of three reasons only: it is told to, it cannot start, or its storage failed.
+It ends only if it is told to, if it cannot start, if its storage fails, or if one of its threads ends by an
+error.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from mq_broker.rpc.address import bracketed, check_address
 from mq_broker.rpc.connections import FILES_KEPT, connections_that_fit
 from mq_broker.rpc.server import Server
 
-#: Signals that stop a broker cleanly, and those that change nothing, with the event that says so.
+#: Signals that stop a broker cleanly, and signals that are ignored, with the event that is logged for them.
 _STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _IGNORED: Final[dict[int, str]] = {
     signal.SIGHUP: "hangup",
     signal.SIGUSR1: "signal_ignored",
     signal.SIGUSR2: "signal_ignored",
 }
-#: Exit code after a failed write or sync. Nothing more was answered; the next start finds out what is on the
-#: disk.
+#: Exit code after a failed write or sync. Nothing was answered afterwards; the next start finds out what is
+#: on the disk.
 EXIT_STORAGE_FAILED: Final = 70
-#: Exit code after a thread of the broker has ended by an error that nobody expected: what is left might serve
-#: nobody, for good.
+#: Exit code after a thread of the broker ended by an unexpected error: the rest of the broker might never
+#: serve again.
 EXIT_THREAD_FAILED: Final = 71
-#: Stays free on the disk, beside what snapshots are reckoned to need.
+#: Bytes that stay free on the disk, in addition to the estimated size of snapshots.
 _SPARE_BYTES: Final = 4 << 20
 
 
@@ -57,10 +58,10 @@ class BrokerProcess:
         self._ready = False
 
     def run(self, *, stop_with_stdin: bool = False) -> int:
-        """Serves until SIGTERM, SIGINT, SIGQUIT, or with `stop_with_stdin` the end of stdin. Returns 0.
+        """Serves until SIGTERM, SIGINT or SIGQUIT, or with `stop_with_stdin` until stdin ends. Returns 0.
 
         Raises:
-            MqError: it could not start, with the reason.
+            MqError: it could not start.
         """
         memory.keep_little()
         self._listen_for_signals()
@@ -68,7 +69,7 @@ class BrokerProcess:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
-        check_address(config.host, config.port)  # before there is a data directory of a broker that never ran
+        check_address(config.host, config.port)  # before a data directory is made
         connections = connections_that_fit(config.connections_max)
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
@@ -90,8 +91,8 @@ class BrokerProcess:
                 port = server.start()
                 self._ready = True
                 _say_ready(
-                    f"mq broker ready at mq://{bracketed(config.host)}:{port} (pid {os.getpid()}, data "
-                    f"{directory.path})"
+                    f"mq broker ready at mq://{bracketed(config.host)}:{port} "
+                    f"(pid {os.getpid()}, data {directory.path})"
                 )
                 say(
                     logging.INFO,
@@ -107,14 +108,14 @@ class BrokerProcess:
                     say(
                         logging.WARNING,
                         event,
-                        f"{name} changes nothing: there is nothing to read anew; SIGTERM stops the broker",
+                        f"{name} is ignored: settings are read only at the start; SIGTERM stops the broker",
                     )
                 say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
                 is_closed = server.stop()
                 engine.stop()
         if not is_closed:
-            os._exit(0)  # the interpreter would wait for gRPC; all that is ours has ended
+            os._exit(0)  # all parts of the broker have ended, but the interpreter would wait for gRPC
         return 0
 
     def _warn(self, connections: int, directory: DataDirectory) -> None:
@@ -122,9 +123,9 @@ class BrokerProcess:
             say(
                 logging.WARNING,
                 "few_connections",
-                f"{connections} connections fit, not {self._config.connections_max} (connections_max): this "
-                f"process may have "
-                f"{connections + FILES_KEPT} files open: raise the limit (ulimit -n, LimitNOFILE=)",
+                f"only {connections} connections are possible, not {self._config.connections_max} "
+                f"(connections_max): this process may have {connections + FILES_KEPT} files open: "
+                "raise the limit (ulimit -n, LimitNOFILE=)",
             )
         if not directory.identity.created:
             say(
@@ -134,28 +135,30 @@ class BrokerProcess:
             )
 
     def _listen_for_signals(self) -> None:
-        # The byte is written at the signal itself. A handler runs when the main thread comes to it, which may
-        # be never where the signal arrives in the moment before that thread goes to sleep.
+        # The system's signal handler writes the byte at once. A Python handler runs only when the main thread
+        # runs again, which may be never if the signal arrives just before that thread goes to sleep.
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         for number in _STOPPED_BY:
             signal.signal(number, self._on_signal)
         for ignored in _IGNORED:
-            signal.signal(ignored, lambda number, frame: None)  # its byte arrives all the same
+            signal.signal(ignored, lambda number, frame: None)  # its byte is written nevertheless
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ready:
-            raise SystemExit(0)  # recovery may be left at any moment
+            raise SystemExit(0)  # recovery may be interrupted at any moment
 
     def _watch_stdin(self) -> None:
-        # Not through sys.stdin: a daemon thread in its buffer would be an error at the end of the
-        # interpreter.
+        # Without sys.stdin: a daemon thread that holds the lock of its buffer is an error when the
+        # interpreter ends.
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
 
 
 def _say_ready(line: str) -> None:
-    """Writes to stdout, for who waits there. Whoever does not must not keep a broker from serving."""
+    """Writes the readiness line to stdout. A stdout that is not read does not keep the broker from
+    serving.
+    """
     try:
         if sys.stdout is not None:
             write_while(sys.stdout, f"{line}\n", within(LAST_LINES_S))
@@ -163,31 +166,32 @@ def _say_ready(line: str) -> None:
         say(
             logging.WARNING,
             "stdout_failed",
-            f"the line that says that the broker is ready could not be written to stdout: {error}",
+            f"the readiness line could not be written to stdout: {error}",
         )
 
 
 def _die(log: LogOutput, error: BaseException) -> None:
-    """Ends the process at once: after a failed sync nobody knows what is on the disk, so nothing may be
-    answered any more.
+    """Ends the process at once. After a failed sync it is not known what is on the disk, so no call may be
+    answered.
     """
     message = (
-        f"the broker ends, because its storage failed or a turn broke off: {type(error).__name__}: {error}"
+        "the broker ends, because its storage failed or a turn was interrupted: "
+        f"{type(error).__name__}: {error}"
     )
     log.say_last(logging.CRITICAL, "storage_failed", message)
     os._exit(EXIT_STORAGE_FAILED)
 
 
 def _end(log: LogOutput, ended: threading.ExceptHookArgs) -> None:
-    """Ends the process with the thread that has ended: gRPC's own serving thread does so where a call cannot
-    be handed over.
+    """Ends the process after one of its threads has ended by an error. gRPC's serving thread ends if it
+    cannot hand over a call.
     """
     name = ended.thread.name if ended.thread is not None else "a thread"
     log.say_last(
         logging.CRITICAL,
         "thread_failed",
-        f"the broker ends, because its thread {name} has: {ended.exc_type.__name__}: {ended.exc_value}; "
-        f"start it again, and report it",
+        f"the broker ends, because its thread {name} failed: {ended.exc_type.__name__}: {ended.exc_value}; "
+        "start it again, and report this",
     )
     os._exit(EXIT_THREAD_FAILED)
 
@@ -213,8 +217,8 @@ def _core_settings(config: BrokerConfig) -> Settings:
         queries_max=config.queries_max,
         query_ends_max=config.query_ends_max,
         anonymous_producers_max=config.anonymous_producers_max,
-        # An operator who ends a session must not end another one that has its number in the next life of the
-        # broker.
+        # Session numbers do not repeat after a restart: an operator must not end another session of the same
+        # number.
         first_session=int(time.time()) % 1_000_000 * 1000 + 1,
     )
 

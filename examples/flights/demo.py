@@ -1,8 +1,8 @@
-"""The main job, end to end, on real data: `make demo`.
+"""The demo (`make demo`): a whole job on real data.
 
-336,776 flights go into a durable queue, late ones first. A Spark query reads the queue in batches, enriches
-the flights and writes them to a second queue exactly once. In the middle the broker is killed with SIGKILL
-and started again. Then the results are counted.
+336,776 flights are sent to a durable queue; delayed flights have higher priorities. A Spark query reads the
+queue in batches, enriches the flights and writes them to a second queue exactly once. Half-way the broker is
+killed with SIGKILL and started again. Then the results are counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_ROWS = 20_000
 
 
 def publish(broker: LocalBroker, rows: pa.Table, display: Display) -> None:
-    """Sends all rows as record batches; returns when the broker has them all on disk."""
+    """Sends all rows as record batches. Returns when the broker has all of them on disk."""
     with display.step("publish"), Producer(broker.address, queue="flights", window_bytes=8 << 20) as producer:
         done = 0
         for receipt in [producer.send_batch(batch) for batch in rows.to_batches(max_chunksize=PUBLISH_ROWS)]:
@@ -38,10 +38,11 @@ def publish(broker: LocalBroker, rows: pa.Table, display: Display) -> None:
 
 
 def watch(query: StreamingQuery, broker: LocalBroker, kill_at_rows: int, display: Display) -> None:
-    """Follows the query to its end; kills the broker and starts it again when `kill_at_rows` are through.
+    """Follows the query to its end. Kills the broker once and starts it again, when `kill_at_rows` rows are
+    done.
 
     Raises:
-        StreamingQueryException: when the query fails.
+        StreamingQueryException: the query failed.
     """
     killed = False
     while True:
@@ -50,7 +51,7 @@ def watch(query: StreamingQuery, broker: LocalBroker, kill_at_rows: int, display
         done = sum(entry["numInputRows"] for entry in progress)
         display.advance("enrich", done, f"batch {len(progress)}")
         if ended:
-            query.awaitTermination()  # raises what made it fail
+            query.awaitTermination()  # raises the error if the query failed
             return
         if not killed and kill_at_rows <= done:
             killed = True
@@ -59,21 +60,21 @@ def watch(query: StreamingQuery, broker: LocalBroker, kill_at_rows: int, display
 
 
 def kill_and_restart(broker: LocalBroker, display: Display) -> None:
-    """What a power cut of the process looks like: no goodbye, no flush."""
+    """Kills the broker without a clean stop or a flush, and starts it again."""
     display.say(f"[bold red]SIGKILL[/bold red] to the broker (pid {broker.pid}), in the middle of a batch")
     broker.kill()
-    time.sleep(1)  # long enough to be seen, and for the query to run into it
+    time.sleep(1)  # so that viewers see it, and the query notices that the broker is away
     started = time.monotonic()
     broker.start()
     seconds = time.monotonic() - started
     display.say(
-        f"[bold green]broker is back[/bold green] (pid {broker.pid}), recovered from its journal in "
-        f"{seconds:.1f} s"
+        f"[bold green]broker is back[/bold green] (pid {broker.pid}), "
+        f"recovered from its journal in {seconds:.1f} s"
     )
 
 
 def read_results(broker: LocalBroker, rows: int, display: Display) -> list[pa.RecordBatch]:
-    """Takes everything out of the result queue and acknowledges it."""
+    """Takes all rows out of the result queue and acknowledges them."""
     batches: list[pa.RecordBatch] = []
     done = 0
     with display.step("read"), Consumer(broker.address, queue="enriched", prefetch=2 * READ_ROWS) as consumer:
@@ -83,7 +84,7 @@ def read_results(broker: LocalBroker, rows: int, display: Display) -> list[pa.Re
             done += batch.num_rows
             display.advance("read", done)
             if done >= rows:
-                break  # more than that would be duplicates: the last look finds them
+                break  # further rows would be duplicates; they are read below
         batches += list(consumer.batches(max_rows=READ_ROWS, timeout=0.2))
         consumer.flush(timeout=30)
     return batches
@@ -92,7 +93,7 @@ def read_results(broker: LocalBroker, rows: int, display: Display) -> list[pa.Re
 def run(
     flights: pa.Table, airlines: pa.Table, folder: pathlib.Path, console: Console, rows_per_batch: int
 ) -> Outcome:
-    """Runs all three steps in `folder` and returns what came out."""
+    """Runs all three steps in `folder` and returns the result."""
     rows = dataset.messages(flights)
     with LocalBroker(folder / "broker") as broker, Display(console, rows.num_rows) as display:
         display.say(f"broker at {broker.address} (pid {broker.pid})")
@@ -127,7 +128,7 @@ def run(
 
 
 def main() -> int:
-    """Returns the exit code: 1 where a row was lost or doubled."""
+    """Returns the exit code: 1 if a row was lost or doubled, otherwise 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What the demo shows: bars while it works, what happened, and the table at the end."""
+"""The output of the demo: progress bars, lines about events, and the table at the end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ STEPS = {
 
 
 class Display:
-    """Draws on a terminal; elsewhere it writes plain lines.
+    """Draws progress bars on a terminal. Without a terminal it writes plain lines.
 
     Args:
-        rows: how many rows each step will see.
+        console: where to draw.
+        rows: number of rows of each step.
     """
 
     def __init__(self, console: Console, rows: int) -> None:
@@ -60,7 +61,7 @@ class Display:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Runs the clock of one step."""
+        """Context that measures the time of one step."""
         self._progress.start_task(self._tasks[name])
         started = time.monotonic()
         yield
@@ -68,7 +69,7 @@ class Display:
         self._progress.stop_task(self._tasks[name])
 
     def advance(self, name: str, done: int, note: str = "") -> None:
-        """Shows that `done` rows of a step are through."""
+        """Shows that `done` rows of a step are done."""
         self._progress.update(self._tasks[name], completed=done, note=note)
 
     def say(self, text: str) -> None:
@@ -78,8 +79,8 @@ class Display:
 
 
 def summary_table(summary: pa.Table) -> Table:
-    """The flights by priority: who came out when."""
-    table = Table(title="Who came out when", title_justify="left", header_style="bold")
+    """Returns a table of the flights by priority. The mean batch shows that urgent flights came first."""
+    table = Table(title="In which batch flights were processed", title_justify="left", header_style="bold")
     for title in ("priority", "flights", "rows", "mean batch", "made up in the air"):
         table.add_column(title, justify="left" if title == "flights" else "right")
     for row in summary.to_pylist():
@@ -98,7 +99,7 @@ def summary_table(summary: pa.Table) -> Table:
 
 
 def verdict(facts: list[tuple[str, str]], good: bool) -> Panel:
-    """The facts that matter, in a frame: green where nothing is lost or doubled."""
+    """Returns the result in a frame, which is green if `good`: no row was lost or doubled."""
     table = Table.grid(padding=(0, 2))
     for name, value in facts:
         table.add_row(f"[dim]{name}[/dim]", value)

@@ -19,13 +19,13 @@ CONF = pathlib.Path(__file__).resolve().parents[2] / "conf"
 
 
 def session(log: pathlib.Path) -> SparkSession:
-    """Starts Spark here, with conf/spark-defaults.conf; what the JVM and the workers have to say goes to
-    `log`.
+    """Starts Spark in this process, with conf/spark-defaults.conf. The output of the JVM and of the Python
+    workers goes to `log`.
     """
     os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # The JVM and its Python workers inherit this process's stderr, so that is what must point to the log
-    # while they start.
+    # The JVM and its Python workers inherit the stderr of this process. So it points to the log while they
+    # start.
     kept = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
@@ -42,10 +42,10 @@ def session(log: pathlib.Path) -> SparkSession:
 
 
 def enriched(rows: DataFrame, airlines: DataFrame) -> DataFrame:
-    """Each flight with the name of its airline, the minutes it made up in the air and its speed.
+    """Returns each flight with the name of its airline, the minutes it made up in the air and its speed.
 
-    `batch_time` is the time of the micro-batch. It is in the checkpoint, so a batch that is run again has the
-    same.
+    `batch_time` is the time of the micro-batch. Spark keeps it in the checkpoint, so a repeated batch has the
+    same time.
     """
     flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
     flights = rows.select("key", "priority", "delivery_count", flight).select(
@@ -69,9 +69,7 @@ def enriched(rows: DataFrame, airlines: DataFrame) -> DataFrame:
 def start(
     spark: SparkSession, broker: str, airlines: pa.Table, checkpoint: pathlib.Path, rows_per_batch: int
 ) -> StreamingQuery:
-    """Starts the query that empties the queue `flights` into the queue `enriched` and ends when it is
-    through.
-    """
+    """Starts the query that moves all rows from queue `flights` to queue `enriched`, and then ends."""
     flights = (
         spark.readStream.format("mq")
         .option("broker", broker)

@@ -1,4 +1,4 @@
-"""What came out, compared with what went in."""
+"""Compares the results of the demo with its input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.json
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts over all results, and the summary by priority."""
+    """Counts of all results, and a summary by priority."""
 
     rows_in: int
     rows_out: int
@@ -27,7 +27,7 @@ class Outcome:
 def compare(rows_in: int, batches: list[pa.RecordBatch]) -> Outcome:
     """Counts results by the flights' ids, 0 to `rows_in` - 1, and by priority.
 
-    A batch of the query is known by its time, which all its rows carry.
+    Rows of one batch of the query have the same `batch_time`.
     """
     table = pa.Table.from_batches(batches)
     lines = b"\n".join(table["value"].to_pylist())

@@ -22,7 +22,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: pathlib.P
         ("prot = 5", "did you mean 'port'"),
         ("port = 'x'", "port = 'x' is of type str: give int"),
         ("port = true", "of type bool"),
-        ("port = 70000", "outside 0 to 65535"),
+        ("port = 70000", "give 0 to 65535"),
         ("auto_create_destinations = 1", "of type int: give bool"),
         ("data_dir = ''", "data_dir is empty"),
         ("port = ", "not TOML"),
@@ -57,5 +57,5 @@ def test_what_editors_and_addresses_put_around_values_is_taken(tmp_path: pathlib
 
 
 def test_what_grpc_could_not_count_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="outside 1 to 1000000"):
+    with pytest.raises(InvalidOption, match="give 1 to 1000000"):
         BrokerConfig(connections_max=10**23)

@@ -98,7 +98,7 @@ def test_what_a_named_consumer_holds_is_shown_and_released(mq: Mq, wire: Wire, q
         mq("consumers", "release", name)
         == f"released {name} of {queue_name}: 10 messages returned, 0 acknowledged\n"
     )
-    assert f"a query was at work as {name}" in mq.warned
+    assert f"a running query used the name {name}" in mq.warned
     assert len(mq("consumers", "list", queue_name).splitlines()) == 1
     assert wire.stats(queue_name).ready_rows == 10
     stream.cancel()

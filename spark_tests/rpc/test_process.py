@@ -270,7 +270,7 @@ def test_a_failed_sync_ends_the_process_without_an_answer(
 def test_wrong_settings_are_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidOption, match="did you mean 'default_partitions'"):
         LocalBroker(default_partition=3)
-    with pytest.raises(InvalidOption, match="outside 1 to 1024"):
+    with pytest.raises(InvalidOption, match="give 1 to 1024"):
         LocalBroker(default_partitions=0)
 
 

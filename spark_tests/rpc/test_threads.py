@@ -121,7 +121,7 @@ def test_shares_never_come_to_more_than_there_is(left: int) -> None:
 
 def test_with_too_few_a_broker_does_not_begin() -> None:
     with pytest.raises(
-        InvalidOption, match=r"at least, and it may have 100, of which 30 are in use: raise the limit"
+        InvalidOption, match=r"threads, and it may have 100, of which 30 are in use: raise the limit"
     ):
         Shares.of(BrokerConfig(), ThreadLimit("it may have 100", 100, 30))
 
@@ -249,6 +249,6 @@ def test_a_broker_whose_serving_thread_ends_ends_with_it(tmp_path: pathlib.Path)
             assert process.stderr is not None
             last = [line for line in process.stderr.read().splitlines() if "CRITICAL" in line]
             assert len(last) == 1
-            assert "(_serve) has: RuntimeError: can't start new thread; start it again" in last[0]
+            assert "(_serve) failed: RuntimeError: can't start new thread; start it again" in last[0]
         finally:
             process.kill()

@@ -1,1 +1,1 @@
-"""The command `mq`: runs a broker, and looks inside one."""
+"""The command `mq`: runs a broker, and operates a running or stopped one."""

@@ -1,4 +1,4 @@
-"""`python -m mq_broker.console` is `mq`."""
+"""`python -m mq_broker.console` does the same as `mq`."""
 
 import sys
 

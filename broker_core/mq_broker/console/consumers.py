@@ -1,4 +1,4 @@
-"""`mq consumers`: who holds what, durable consumers and connected ones, and how to take it away from them."""
+"""`mq consumers`: lists durable and connected consumers with what they hold, and takes it away from them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def listing(options: argparse.Namespace) -> int:
 
 
 def release(options: argparse.Namespace) -> int:
-    """Gives back what a durable consumer holds."""
+    """Returns the rows that a durable consumer holds to the queue, and ends the consumer."""
     with Connection(options.broker) as connection:
         one = _called(connection, options.queue, options.name)
-        # By its incarnation: a repeated call that comes late must not end who has taken over the name since.
+        # By its incarnation: a late repetition of the call must not end a newer consumer of the same name.
         request = subscribe_pb2.ReleaseConsumerRequest(
             destination=one.destination, consumer=one.incarnation.hex(), incarnation=one.incarnation
         )
         reply = connection.call("ReleaseConsumer", request)
     if one.connected:
         print(
-            f"a query was at work as {options.name}: it ends with IncarnationSuperseded, and needs a new "
-            f"checkpoint",
+            f"a running query used the name {options.name}: it ends with IncarnationSuperseded, "
+            "and needs a new checkpoint",
             file=sys.stderr,
         )
     figures = f"{reply.returned_rows:,} messages returned, {reply.acknowledged_rows:,} acknowledged"
@@ -71,18 +71,18 @@ def end(options: argparse.Namespace) -> int:
         ]
         if not found:
             raise InvalidOption(
-                f"no consumer with session {options.session} is connected: `mq consumers list` shows who is"
+                f"no consumer with session {options.session} is connected: "
+                "`mq consumers list` shows the connected consumers"
             )
-        # Once: had the first call ended it and its answer been lost, another one would be told that there is
-        # none.
+        # Without retries: if the answer to the first call is lost, a second call would find no such session.
         reply = connection.call(
             "ReleaseConsumer",
             subscribe_pb2.ReleaseConsumerRequest(session=options.session),
             retry_timeout=None,
         )
     put(
-        f"ended session {options.session} of {found[0].destination}: {reply.returned_rows:,} messages "
-        f"returned"
+        f"ended session {options.session} of {found[0].destination}: "
+        f"{reply.returned_rows:,} messages returned"
     )
     return 0
 
@@ -108,12 +108,12 @@ def _called(connection: Connection, queue: str, name: str) -> ConsumerInfo:
         raise InvalidOption(f"consumer {name!r} exists on the queues {queues}: say which with --queue")
     if name == "-":
         raise InvalidOption(
-            "release a consumer without a name by its INCARNATION, and end a connected one with `mq "
-            "consumers end SESSION`"
+            "release a consumer without a name by its INCARNATION, and end a connected one with "
+            "`mq consumers end SESSION`"
         )
     raise InvalidOption(
-        f"there is no consumer {name!r}{f' of {queue}' if queue else ''}: `mq consumers list` shows who "
-        f"there is"
+        f"there is no consumer {name!r}{f' of {queue}' if queue else ''}: "
+        "`mq consumers list` shows all consumers"
     )
 
 

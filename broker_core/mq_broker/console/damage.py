@@ -1,4 +1,4 @@
-"""`mq verify` and `mq repair`: of a data directory whose broker is stopped."""
+"""`mq verify` and `mq repair`, for the data directory of a stopped broker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXIT_UNREADABLE: Final = 2
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Says what is damaged and what it costs; 0 = nothing, 1 = something, 2 = so much that nothing can be
-    said.
+    """Prints each damage and what is lost by it. Returns 0 = no damage, 1 = damage, 2 = the directory cannot
+    be read.
     """
     try:
         report = verify_directory(options.directory)
@@ -30,7 +30,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """Takes out what is damaged and says what is lost by that; 2 = nothing can be done."""
+    """Repairs the directory and prints what is lost. Returns 0, or 2 if the directory cannot be repaired."""
     try:
         report = repair_directory(options.directory)
     except (DataDirectoryInUse, DataDirectoryUnusable, JournalDamaged) as error:

@@ -1,4 +1,4 @@
-"""Arguments of `mq`, and what becomes of errors: one line on stderr and an exit code."""
+"""The arguments of `mq`. Errors become one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from mq_wire.limits import DEFAULT_ADDRESS, PRIORITIES, PRIORITY_DEFAULT
 
 EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130
-#: Serves without a stdout; what others have to say is said there.
+#: The only command that works without a stdout.
 _BROKER: Final = "broker:run"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 where the arguments are
-    wrong.
-    """
+    """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 for wrong arguments."""
     keep_standard_files()
     options = _parser().parse_args(arguments)
     if options.command == _BROKER:
-        # First thing: what a broker is made of takes a second to load, and a clean end then is no other than
-        # later.
+        # Done first, because loading the broker's modules takes a second: a signal in that second also ends
+        # it cleanly.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda number, frame: os._exit(0))
     try:
@@ -44,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mq: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(
-            f"mq: the Python package {error.name!r} is missing: pip install '.[broker]' in a checkout of "
-            f"pyspark-mq",
+            f"mq: the Python package {error.name!r} is missing: "
+            "pip install '.[broker]' in a checkout of pyspark-mq",
             file=sys.stderr,
         )
     except KeyboardInterrupt:
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(path: str) -> Callable[[argparse.Namespace], int]:
-    # Imported only now: each command loads what it needs, and `mq --help` nothing.
+    # Imported here, so that each command loads only what it needs.
     module, _, name = path.partition(":")
     function: Callable[[argparse.Namespace], int] = getattr(
         import_module(f"mq_broker.console.{module}"), name
@@ -63,7 +61,7 @@ def _command(path: str) -> Callable[[argparse.Namespace], int]:
 
 
 def version() -> str:
-    """Version of the installed distribution."""
+    """Returns the version of the installed distribution, or "0" if it is not installed."""
     try:
         return metadata.version("pyspark-mq")
     except metadata.PackageNotFoundError:
@@ -71,12 +69,12 @@ def version() -> str:
 
 
 class _Command(argparse.ArgumentParser):
-    """A command whose options may stand anywhere: `mq send orders --priority 9 hello`."""
+    """A command whose options may be anywhere between its arguments: `mq send orders --priority 9 hello`."""
 
     _is_sorting = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Returns options and what is left, as argparse does."""
+        """Returns the options and the remaining arguments, as argparse does."""
         if self._is_sorting or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._is_sorting = True
@@ -108,15 +106,15 @@ def _add_broker(commands: Any) -> None:
     broker = commands.add_parser(
         "broker",
         help="run a broker in the foreground",
-        description="Runs a broker until SIGTERM or SIGINT. Flags beat the config file, the config file "
-        "beats the defaults.",
+        description="Runs a broker until SIGTERM or SIGINT. "
+        "Flags beat the config file, the config file beats the defaults.",
     )
     broker.set_defaults(command=_BROKER)
     broker.add_argument("--config", metavar="FILE", help="TOML file; conf/broker.toml shows every setting")
     broker.add_argument(
         "--stop-with-stdin",
         action="store_true",
-        help="stop when stdin ends, which is when the parent process does",
+        help="stop when stdin ends, as it does when the parent process ends",
     )
     for setting in dataclasses.fields(BrokerConfig):
         kind = type(setting.default)
@@ -136,28 +134,28 @@ def _add_damage(commands: Any) -> None:
             "verify",
             (
                 "look for damage in the data directory of a stopped broker; "
-                "exit code 0 = none, 1 = some, 2 = unreadable"
+                "exit code 0 = no damage, 1 = damage, 2 = unreadable"
             ),
         ),
         (
             "repair",
             (
-                "take out what is damaged (a copy stays in the folder 'quarantine'): the broker starts, and "
-                "the rest is readable"
+                "take damaged parts out of the data directory (a copy stays in its folder 'quarantine') "
+                "and keep the rest, so that the broker starts"
             ),
         ),
     ):
         command = commands.add_parser(name, help=what)
         command.set_defaults(command=f"damage:{name}")
-        command.add_argument("directory", metavar="DIR", help="as --data-dir of the broker")
-        command.add_argument("--json", action="store_true", help="for programs")
+        command.add_argument("directory", metavar="DIR", help="the broker's --data-dir")
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
     queues = commands.add_parser("queues", parents=[client], help="list queues and what waits in them")
     queues.set_defaults(command="queues:queues")
     queues.add_argument(
-        "prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin so"
+        "prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin with this"
     )
 
     stats = commands.add_parser("stats", parents=[client], help="figures of the broker, or of one queue")
@@ -178,22 +176,26 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
     delete = commands.add_parser("delete", parents=[client], help="delete a queue")
     delete.set_defaults(command="queues:delete")
     delete.add_argument("queue", metavar="QUEUE")
-    delete.add_argument("--force", action="store_true", help="also where messages wait in it; they are lost")
-
-    consumers = commands.add_parser(
-        "consumers", help="who takes messages: Spark queries, and connected consumers"
+    delete.add_argument(
+        "--force", action="store_true", help="delete the queue even if it holds messages; they are lost"
     )
+
+    consumers = commands.add_parser("consumers", help="Spark queries and connected consumers")
     actions = consumers.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", parents=[client], help="who holds what, and since when")
+    listing = actions.add_parser(
+        "list", parents=[client], help="list consumers, what they hold and since when"
+    )
     listing.set_defaults(command="consumers:listing")
     listing.add_argument("queue", nargs="?", default="", metavar="QUEUE")
     end = actions.add_parser(
-        "end", parents=[client], help="end a connected consumer; what it holds goes back"
+        "end", parents=[client], help="end a connected consumer; the messages it holds return to the queue"
     )
     end.set_defaults(command="consumers:end")
     end.add_argument("session", type=int, metavar="SESSION", help="as `mq consumers list` shows it")
     release = actions.add_parser(
-        "release", parents=[client], help="give back what a durable consumer holds, for good"
+        "release",
+        parents=[client],
+        help="end a durable consumer: the messages it holds return to the queue, its checkpoint is refused",
     )
     release.set_defaults(command="consumers:release")
     release.add_argument(
@@ -205,38 +207,46 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
         "--queue",
         default="",
         metavar="QUEUE",
-        help="needed where several queues have a consumer of this name",
+        help="needed if several queues have a consumer of this name",
     )
 
 
 def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
-    staged = commands.add_parser("staged", help="rows that writers have staged and nobody has committed")
+    staged = commands.add_parser("staged", help="rows that writers have staged and not committed yet")
     actions = staged.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser(
         "list",
         parents=[client],
-        help="which sets there are, how large, and for how long without a sign of life",
+        help="list staged sets with their sizes and the time since the last write to them",
     )
     listing.set_defaults(command="staging:list_staged")
-    listing.add_argument("--query", default="", metavar="ID", help="only those of one query")
+    listing.add_argument("--query", default="", metavar="ID", help="only sets of this query")
     discard = actions.add_parser(
-        "discard", parents=[client], help="discard sets; a writer that is still at it fails"
+        "discard", parents=[client], help="discard staged sets; a writer that still uses one fails"
     )
     discard.set_defaults(command="staging:discard_staged")
     discard.add_argument("tokens", nargs="*", metavar="TOKEN", help="as `mq staged list` shows them")
-    discard.add_argument("--query", default="", metavar="ID", help="instead: all sets of one query")
+    discard.add_argument(
+        "--query", default="", metavar="ID", help="instead of tokens: all sets of this query"
+    )
 
-    markers = commands.add_parser("markers", help="up to where each query and application has committed")
+    markers = commands.add_parser("markers", help="the last version that each query or application committed")
     actions = markers.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", parents=[client], help="owners, versions and rows")
+    listing = actions.add_parser("list", parents=[client], help="list owners with versions and rows")
     listing.set_defaults(command="staging:list_markers")
-    listing.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only owners that begin so")
+    listing.add_argument(
+        "prefix", nargs="?", default="", metavar="PREFIX", help="only owners that begin with this"
+    )
     forget = actions.add_parser(
-        "forget", parents=[client], help="forget one: what its owner writes again is stored again"
+        "forget",
+        parents=[client],
+        help="forget a marker; versions that its owner writes again are stored again",
     )
     forget.set_defaults(command="staging:forget_marker")
     forget.add_argument("owner", metavar="OWNER", help="as `mq markers list` shows it")
-    forget.add_argument("--target", metavar="TARGET", help="needed where the owner has several")
+    forget.add_argument(
+        "--target", metavar="TARGET", help="needed if the owner has markers for several targets"
+    )
 
 
 def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
@@ -244,7 +254,10 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
     send.set_defaults(command="messages:send")
     send.add_argument("queue", metavar="QUEUE")
     send.add_argument(
-        "values", nargs="*", metavar="VALUE", help="one message each; none: one message per line of --file"
+        "values",
+        nargs="*",
+        metavar="VALUE",
+        help="one message for each value; without values, one for each line of --file",
     )
     send.add_argument("--file", default="-", metavar="FILE", help="default '-' = stdin")
     send.add_argument("--key", help="messages with the same key keep their order")
@@ -265,10 +278,10 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
         type=_not_negative,
         default=1,
         metavar="N",
-        help="default 1; 0 = until none comes within the timeout",
+        help="number of messages; default 1; 0 = until none comes within the timeout",
     )
     receive.add_argument(
-        "--timeout", type=float, default=5.0, metavar="SECONDS", help="to wait for each message; default 5"
+        "--timeout", type=float, default=5.0, metavar="SECONDS", help="wait for each message; default 5"
     )
     receive.add_argument(
         "--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue"
@@ -277,7 +290,7 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
         "--verbose",
         "-v",
         action="store_true",
-        help="also partition, offset, priority, deliveries, key and headers",
+        help="also print partition, offset, priority, deliveries, key and headers",
     )
 
 
@@ -295,7 +308,7 @@ def _not_negative(text: str) -> int:
 
 def _truth(text: str) -> bool:
     if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false: give one of them")
     return text == "true"
 
 

@@ -30,14 +30,14 @@ def send(options: argparse.Namespace) -> int:
     if refused is not None:
         what = "value" if options.values else "line"
         before = f"the {sent:,} before it are stored" if sent else "nothing was stored"
-        raise InvalidRequest(f"{what} {sent + 1:,}: {refused}; {before}, and nothing behind it was sent")
+        raise InvalidRequest(f"{what} {sent + 1:,}: {refused}; {before}, and nothing after it was sent")
     put(f"sent {sent:,} {'message' if sent == 1 else 'messages'} to {options.queue}")
     return 0
 
 
 def receive(options: argparse.Namespace) -> int:
-    """Prints values as they come; each is acknowledged when its line has been written."""
-    # No more than asked for: what is fetched and not printed would count as delivered.
+    """Prints values as they come. Each message is acknowledged when its line has been written."""
+    # No more than --count is fetched: messages that are fetched and not printed would count as delivered.
     prefetch = min(options.count or _PREFETCH_MAX, _PREFETCH_MAX)
     received = 0
     with Consumer(
@@ -53,7 +53,8 @@ def receive(options: argparse.Namespace) -> int:
                 consumer.acknowledge(message)
     if received < options.count:
         print(
-            f"mq: {received} of {options.count} messages came: none for {options.timeout:g} s (--timeout)",
+            f"mq: {received} of {options.count} messages came: "
+            f"no further message within {options.timeout:g} s (--timeout)",
             file=sys.stderr,
         )
     return 0 if received or not options.count else 1
@@ -82,7 +83,7 @@ def _headers(texts: list[str]) -> dict[str, bytes] | None:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InvalidOption(f"--header {text!r} is not NAME=VALUE")
+            raise InvalidOption(f"--header {text!r} is not NAME=VALUE: give a name, '=' and a value")
         headers[name] = value.encode()
     return headers or None
 

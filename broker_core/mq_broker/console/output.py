@@ -1,6 +1,4 @@
-"""What commands write to stdout. That it fails is an error like others: what nobody could read has not been
-said.
-"""
+"""Writes the output of commands to stdout. A failed write is an error: the output was not delivered."""
 
 from __future__ import annotations
 
@@ -15,44 +13,44 @@ _STANDARD: Final = (0, 1, 2)
 
 
 class OutputFailed(Exception):
-    """Stdout is closed, or took no more."""
+    """Stdout is closed, or a write to it failed."""
 
 
 def keep_standard_files() -> None:
-    """Gives /dev/null to a standard file that is closed: else the next file that is opened gets its number,
-    and all that is written there.
+    """Opens /dev/null for each standard file that is closed. Otherwise the next file that is opened would get
+    its number, and everything that is written to the standard file.
 
-    `sys.stdout` stays None where stdout is closed: that is told by `put`.
+    If stdout is closed, `sys.stdout` stays None, and `put` raises an error.
     """
     for descriptor in _STANDARD:
         try:
             os.fstat(descriptor)
         except OSError as error:
             if error.errno == errno.EBADF:
-                os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+                os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         if isinstance(
             sys.stdout.buffer, io.RawIOBase
-        ):  # PYTHONUNBUFFERED: what a short write leaves is lost in silence
+        ):  # PYTHONUNBUFFERED: without a buffer, the rest of a short write would be lost silently
             sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding=sys.stdout.encoding)
-        # a terminal that cannot show a character shows its number
+        # a character that the terminal cannot show is written as its number
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def check_stdout() -> None:
-    """Looks whether there is a stdout, before anything is done whose result would be said there.
+    """Checks that stdout is open, before a command does anything whose result it would print.
 
     Raises:
-        OutputFailed: it is closed.
+        OutputFailed: stdout is closed.
     """
     if sys.stdout is None:
         raise OutputFailed("stdout is closed: leave it open, or send it to /dev/null; nothing was done")
 
 
 def put(text: str, *, flush: bool = False) -> None:
-    """Writes one line to stdout; with `flush` it is out of our hands afterwards.
+    """Writes one line to stdout; with `flush` the operating system has it afterwards.
 
     Raises:
         OutputFailed: it could not be written.
@@ -67,7 +65,7 @@ def put(text: str, *, flush: bool = False) -> None:
 
 
 def finish() -> None:
-    """Writes what was put and is still in our buffers.
+    """Writes everything that is still in the buffers of stdout.
 
     Raises:
         OutputFailed: it could not be written.
@@ -82,12 +80,14 @@ def finish() -> None:
 def _failed(error: Exception) -> OutputFailed:
     give_up_stdout()
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return OutputFailed(f"stdout takes no more ({reason}): what was to be written there is not complete")
+    return OutputFailed(
+        f"stdout cannot be written ({reason}): the output is not complete; check where it goes, and repeat"
+    )
 
 
 def give_up_stdout() -> None:
-    """What is still in our buffers goes nowhere: else the end of the interpreter would try again, and
-    say so.
+    """Sends the rest of the buffers to /dev/null. Otherwise the interpreter would try to write it when it
+    ends, and print another error.
     """
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)

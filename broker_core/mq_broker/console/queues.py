@@ -63,8 +63,8 @@ def create(options: argparse.Namespace) -> int:
         existed = _exists(connection, options.queue)
         request = admin_pb2.CreateDestinationRequest(name=options.queue, partitions=options.partitions)
         made = connection.call("CreateDestination", request)
-    # A call that was repeated finds what it made itself, and an older broker does not say whether it made
-    # anything.
+    # `created` is not enough: a repeated call finds the queue that its first attempt made, and an older
+    # broker does not send it.
     is_new = made.created or not existed
     put(
         f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with "
@@ -94,8 +94,7 @@ def delete(options: argparse.Namespace) -> int:
             raise InvalidRequest(
                 f"queue {options.queue!r} holds {depth:,} messages: give --force to delete it with them"
             )
-        # By its identity: a repeated call that comes late must not delete what was created since under the
-        # name.
+        # By its identity: a late repetition of the call must not delete a newer queue of the same name.
         known = reply.destination.destination_id
         connection.call(
             "DeleteDestination", admin_pb2.DeleteDestinationRequest(name=options.queue, destination_id=known)

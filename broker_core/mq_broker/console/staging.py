@@ -1,4 +1,4 @@
-"""`mq staged` and `mq markers`: what writes have left behind, and how to remove it."""
+"""`mq staged` and `mq markers`: list and remove staged sets and commit markers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mq_wire.v1 import produce_pb2 as produce
 from pyspark_mq import Connection
 
 _TOKEN_BYTES = 16
-#: Tokens of one call.
+#: Most tokens of one call.
 _PAGE = 1000
 
 
 def list_staged(options: argparse.Namespace) -> int:
-    """Prints one line per staged set: rows that are durable and that nobody has committed."""
+    """Prints one line per staged set. Its rows are durable and not committed."""
     heads = ("TOKEN", "QUERY", "BATCH", "EPOCH", "TARGET", "QUEUES", "ROWS", "SIZE", "IDLE")
     with Connection(options.broker) as connection:
         sets = list(_staged(connection, options.query))
@@ -43,7 +43,7 @@ def list_staged(options: argparse.Namespace) -> int:
 
 
 def discard_staged(options: argparse.Namespace) -> int:
-    """Discards staged sets by token, or all of one query."""
+    """Discards staged sets by token, or all sets of one query."""
     if bool(options.tokens) == bool(options.query):
         raise InvalidOption(
             "give the tokens of the sets as `mq staged list` shows them, or --query for all of one query"
@@ -53,8 +53,8 @@ def discard_staged(options: argparse.Namespace) -> int:
         known = [one.token for one in _staged(connection, options.query)]
         if unknown := set(tokens).difference(known):
             raise InvalidRequest(
-                f"there is no staged set {min(unknown).hex()}: `mq staged list` shows them; nothing was "
-                f"discarded"
+                f"there is no staged set {min(unknown).hex()}: `mq staged list` shows them; "
+                "nothing was discarded"
             )
         tokens = tokens or known
         rows = 0
@@ -66,7 +66,7 @@ def discard_staged(options: argparse.Namespace) -> int:
 
 
 def list_markers(options: argparse.Namespace) -> int:
-    """Prints one line per marker: who has committed up to which version."""
+    """Prints one line per marker: an owner and the last version that it committed."""
     heads = ("OWNER", "TARGET", "VERSION", "ROWS", "QUERY", "COMMITTED")
     with Connection(options.broker) as connection:
         markers = list(_markers(connection, options.prefix))
@@ -88,7 +88,7 @@ def list_markers(options: argparse.Namespace) -> int:
 
 
 def forget_marker(options: argparse.Namespace) -> int:
-    """Forgets one marker: what its owner writes from now on counts as new."""
+    """Forgets one marker: versions that its owner writes again count as new."""
     with Connection(options.broker) as connection:
         found = [one for one in _markers(connection, options.owner) if one.owner == options.owner]
         if options.target is not None:
@@ -105,8 +105,8 @@ def forget_marker(options: argparse.Namespace) -> int:
             "ForgetMarker", produce.ForgetMarkerRequest(owner=options.owner, target=found[0].target)
         )
     put(
-        f"forgot {options.owner} of {found[0].target or '(no target)'}, which was at version "
-        f"{found[0].version}"
+        f"forgot {options.owner} of {found[0].target or '(no target)'}, "
+        f"which was at version {found[0].version}"
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""Plain aligned tables."""
+"""Tables and pairs with aligned columns, as plain text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mq_broker.console.output import put
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table; numbers stand on the right, with separators, everything else on the left."""
+    """Prints a table. Numbers have separators and are aligned to the right, everything else to the left."""
     cells = [list(row) for row in rows]
     texts = [list(heads), *([_text(cell) for cell in row] for row in cells)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
@@ -32,7 +32,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def age(milliseconds: int) -> str:
-    """Returns a duration for people: `0 s`, `12 s`, `3 min`, `5.2 h`, `8.1 d`."""
+    """Returns a duration as text: `0 s`, `12 s`, `3 min`, `5.2 h`, `8.1 d`."""
     seconds = milliseconds / 1000
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -42,7 +42,7 @@ def age(milliseconds: int) -> str:
 
 
 def size(count: int) -> str:
-    """Returns bytes for people: `512 B`, `3.0 MiB`."""
+    """Returns a number of bytes as text: `512 B`, `3.0 MiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

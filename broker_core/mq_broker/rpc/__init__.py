@@ -1,1 +1,3 @@
-"""The gRPC shell of the broker: converts, checks, waits. It holds no rules and no state of queues."""
+"""The gRPC server of the broker. It converts and checks requests and waits for answers. The rules and the
+state of queues are in `core`.
+"""

@@ -8,11 +8,11 @@ from mq_wire.errors import InvalidOption
 
 
 def check_address(host: str, port: int) -> None:
-    """Looks whether one can listen there, without doing so. With `::` gRPC listens on all addresses of both
-    kinds.
+    """Checks that a server can listen on an address. For `::` it checks all IPv4 and IPv6 addresses, as gRPC
+    listens on both.
 
     Raises:
-        InvalidOption: one cannot.
+        InvalidOption: no server can listen there.
     """
     if host == "::":
         check_address("0.0.0.0", port)
@@ -29,19 +29,19 @@ def check_address(host: str, port: int) -> None:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(place)
                 probe.listen(1)
-            return  # one place will do
+            return  # one of the addresses is enough
         except OSError as error:
             failure = error
     raise unusable(f"{bracketed(host)}:{port}", failure)
 
 
 def unusable(address: str, error: BaseException | None) -> InvalidOption:
-    """Returns the error for an address that one cannot listen on."""
+    """Returns the error for an address that no server can listen on."""
     return InvalidOption(
-        f"cannot listen on {address}: {error}; choose another host or port, or stop who uses it"
+        f"cannot listen on {address}: {error}; choose another host or port, or stop the program that uses it"
     )
 
 
 def bracketed(host: str) -> str:
-    """Returns a host as it stands before a port: IPv6 addresses in brackets."""
+    """Returns a host as it is written before a port: IPv6 addresses are put in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,5 +1,5 @@
-"""What has come and was not handled: bounded by looking, since gRPC takes in a message of each call before it
-can be asked to wait.
+"""A bound on bytes that were received and not handed over yet. gRPC receives a message of each call before it
+can be told to wait, so a thread watches the connections.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from mq_broker.rpc.bounds import host_of
 from mq_broker.rpc.connections import Connection
 from mq_wire.errors import Busy, MqError
 
-#: How often memory is looked at, and by how much it has grown when connections are.
+#: Seconds between two looks at memory. When it has grown by _GROWTH_BYTES, the connections are checked.
 _LOOK_S: Final = 0.05
 _GROWTH_BYTES: Final = 32 << 20
-#: What a message takes on the wire beside its bytes: headers of its call, frames.
+#: Estimated overhead of a message on the wire: headers of its call, and HTTP/2 frames (one hundredth of its
+#: size).
 _MESSAGE_BYTES: Final = 512
 _FRAMES_SHARE: Final = 100
-#: How often connections are counted. With seven eighths of those that are allowed, idle ones are ended until
-#: it is three quarters.
+#: Seconds between two counts of connections. When seven eighths of the limit are open, idle connections are
+#: closed until three quarters are left.
 _COUNT_S: Final = 1.0
-#: Seconds after memory last grew, when what is free is given back: some of it is freed late.
+#: How many seconds after the last growth of memory free memory is given back to the system. It is done
+#: several times, since some memory is freed late.
 _GIVEN_BACK: Final = (1, 2, 4, 8, 16, 64)
-#: Connections that are known and gone, before they are looked for.
+#: How many connections more than the limit may be remembered before closed ones are forgotten.
 _GONE_MAX: Final = 4096
 
 
 class _Link:
-    """A connection: what was handed over of it, and which of its calls read."""
+    """A connection: estimated bytes that were handed over from it, and its calls that are reading."""
 
     __slots__ = ("calls", "consumed")
 
@@ -46,7 +48,7 @@ class _Link:
 
 
 class _Reading:
-    """The requests of one call."""
+    """An iterator over the requests of one call, which counts their bytes."""
 
     __slots__ = ("_link", "_requests", "context", "refuse")
 
@@ -63,7 +65,7 @@ class _Reading:
         return message
 
     def end(self, error: MqError) -> None:
-        """Ends the call: with an error where somebody can say it, at once where that was not heard."""
+        """Ends the call: the first time with `refuse`, if it is set, and otherwise by cancelling it."""
         refuse, self.refuse = self.refuse, None
         if refuse is None:
             self.context.cancel()
@@ -72,13 +74,13 @@ class _Reading:
 
 
 class Arrivals:
-    """The watch. Where all connections together have brought more than `limit` bytes that nobody has handled,
-    the calls of those that have brought most are ended.
+    """The watch over all connections. If they hold more than `limit` received bytes that were not handed
+    over, the calls of the connections with most such bytes are ended.
 
     Args:
-        limit: bytes.
-        connections_max: when they are nearly as many, those that are idle are ended, of the host that has
-            most first.
+        limit: bytes. connections_max: when nearly as many connections are open, idle ones are closed. The
+        host with most idle
+            connections comes first.
     """
 
     def __init__(self, limit: int, connections_max: int) -> None:
@@ -90,20 +92,20 @@ class Arrivals:
         self._files_before = 0
 
     def start(self, port: int) -> None:
-        """Begins to look at the connections to `port`."""
+        """Starts to watch the connections to `port`."""
         self._files_before = connections.open_files()
         self._thread = threading.Thread(target=self._watch, args=(port,), name="mq-arrivals", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Stops watching."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
     @contextlib.contextmanager
     def reading(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Iterator[bytes]]:
-        """The requests of a call, counted for its connection."""
+        """Context with the requests of a call, whose bytes are counted for its connection."""
         peer = context.peer()
         with self._lock:
             link = self._links.get(peer)
@@ -118,7 +120,9 @@ class Arrivals:
                 link.calls.pop(reading, None)
 
     def tell_instead(self, context: grpc.ServicerContext, refuse: Callable[[MqError], object]) -> None:
-        """A call that is to end is told why by `refuse`, and cancelled only where that does not end it."""
+        """Sets the function that ends a call with an error. Without it, or if it has been called, the call is
+        cancelled.
+        """
         with self._lock:
             link = self._links.get(context.peer())
             for reading in link.calls if link is not None else ():
@@ -143,7 +147,9 @@ class Arrivals:
                     self._end_idle(list(connections.connections(port)), port)
 
     def look(self, links: list[Connection]) -> None:
-        """Ends calls where too much has come."""
+        """Ends calls of the connections with most unhandled bytes, if all together have more than the
+        limit.
+        """
         held: list[tuple[int, str, int]] = []
         with self._lock:
             for each in links:
@@ -165,12 +171,12 @@ class Arrivals:
             link = self._links[peer]
             link.consumed = received
             calls = list(link.calls)
-        words = f"{len(calls)} calls of one connection are ended: {size} bytes came and are not whole"
+        words = f"{len(calls)} calls of one connection are ended: it sent {size} bytes of incomplete requests"
         say(logging.WARNING, "received_too_much", words, peer=peer)
         error = Busy(
-            f"this connection has sent {size} bytes that are not whole requests, or wait for others; all "
-            f"together may have {self._limit} "
-            "(receive_bytes_total_max): finish what was begun, send less at a time, or raise it"
+            f"this connection has sent {size} bytes of requests that are incomplete or waiting; all "
+            f"connections together may have {self._limit} (receive_bytes_total_max): complete requests "
+            "before beginning others, send less at a time, or raise the limit"
         )
         for call in calls:
             call.end(error)
@@ -197,7 +203,7 @@ class Arrivals:
             say(
                 logging.WARNING,
                 "idle_connections",
-                f"{min(excess, len(idle))} idle connections of one host are ended, others need room",
+                f"{min(excess, len(idle))} idle connections of one host are closed: others need their place",
                 host=host_of(idle[0].peer),
                 connections=len(links),
                 connections_max=self._connections_max,

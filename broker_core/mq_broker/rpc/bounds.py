@@ -1,4 +1,4 @@
-"""What keeps one client from taking what the others need: counted streams, counted bytes."""
+"""Bounds on streams and bytes, so that one client cannot take what other clients need."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mq_broker.rpc.room import Hold
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import BrokerUnavailable, Busy
 
-#: Of all streams the last fifth is for connections with fewer than so many, and the last tenth for hosts that
-#: have not all the others.
+#: The last fifth of all streams is for connections with fewer streams than this. (The last tenth is for hosts
+#: that do not have all the others.)
 _SMALL_CONNECTION: Final = 16
 
 
 class Budget:
-    """An amount that is taken and given back. Whoever wants more than there is waits.
+    """An amount that callers take and give back. A caller that wants more than is left waits.
 
-    An amount over the limit is given when nothing else is out, so that nothing waits for ever.
+    An amount above the limit can be taken when nothing else is taken, so that no caller waits for ever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,7 +36,7 @@ class Budget:
         self._changed = threading.Condition()
 
     def take(self, amount: int) -> bool:
-        """Takes `amount`, after waiting where necessary. False = closed meanwhile, nothing taken."""
+        """Takes `amount`; waits if necessary. Returns False, and takes nothing, if the budget was closed."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(
@@ -48,7 +48,7 @@ class Budget:
             return not self._closed
 
     def try_take(self, amount: int) -> bool:
-        """Takes `amount` where there is as much; returns whether."""
+        """Takes `amount` without waiting. Returns whether it was there."""
         with self._changed:
             fits = not self._closed and (not self._used or self._used + amount <= self._limit)
             self._used += amount * fits
@@ -62,20 +62,20 @@ class Budget:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Sends all away who wait, now and later."""
+        """Wakes all waiters and refuses later ones."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class Share:
-    """What one stream takes of a budget for all of them, and no more than so much of it."""
+    """The part of a common budget that one stream takes, up to a limit of its own."""
 
     def __init__(self, limit: int, total: Budget) -> None:
         self._own, self._total = Budget(limit), total
 
     def take(self, amount: int) -> bool:
-        """Takes `amount`, after waiting where necessary. False = closed meanwhile, nothing taken."""
+        """Takes `amount`; waits if necessary. Returns False, and takes nothing, if it was closed."""
         if not self._own.take(amount):
             return False
         if not self._total.take(amount):
@@ -89,12 +89,12 @@ class Share:
         self._total.give(amount)
 
     def close(self) -> None:
-        """Sends away who waits for room in this stream."""
+        """Wakes waiters of this stream and refuses later ones."""
         self._own.close()
 
 
 def stopping() -> BrokerUnavailable:
-    """Returns the error for calls that end because the broker does."""
+    """Returns the error for calls that end because the broker stops."""
     return BrokerUnavailable("the broker is stopping: connect again when it is back")
 
 
@@ -104,23 +104,23 @@ def host_of(peer: str) -> str:
 
 
 class _Place(threading.local):
-    """The stream that this thread serves, and how many of its threads are not used yet."""
+    """The stream that this thread serves, and how many of its reserved threads are not used yet."""
 
     context: grpc.ServicerContext | None = None
     threads: int = 0
 
 
 class LiveStreams:
-    """All open streams: so many and no more, not all of them of one connection or host, each told when the
-    broker stops.
+    """All open streams. Their number is bounded: in all, for each connection and for each host. Each stream
+    is told when the broker stops.
 
     Args:
-        limit: streams.
-        per_connection: streams of one connection.
-        workers: where their threads are reserved.
-        cause: why the limit is what it is, where the settings ask for more; for the error.
-        received: bytes of acknowledgements that are not answered, of one stream and of all.
-        outgoing: bytes of rows that are not taken.
+        limit: most streams.
+        per_connection: most streams of one connection.
+        workers: where threads for streams are reserved.
+        cause: why the limit is lower than the setting, for the error; "" if it is not.
+        received: most bytes of unanswered acknowledgements, of one stream and of all.
+        outgoing: most bytes of rows that were read for clients and not received by them.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class LiveStreams:
     def counted(
         self, peer: str, threads: int = 1, context: grpc.ServicerContext | None = None
     ) -> Iterator[None]:
-        """One stream of the connection from `peer`, from here to the end of the block, with so many threads.
-        The first is this one.
+        """Context of one stream of the connection from `peer`. Reserves so many threads; the first is this
+        one.
 
         Raises:
-            Busy: too many are open.
+            Busy: too many streams are open.
             BrokerUnavailable: the broker is stopping.
         """
         host = host_of(peer)
@@ -187,32 +187,30 @@ class LiveStreams:
         if mine >= self._per_connection:
             raise Busy(
                 f"{mine} streams of one connection are open, the limit (streams_per_connection_max) is "
-                f"{self._per_connection}: close some, "
-                "use more connections, or raise it"
+                f"{self._per_connection}: close some, use more connections, or raise it"
             )
         kept = self._limit // 5
         if mine >= _SMALL_CONNECTION and self._open >= self._limit - kept:
             raise Busy(
                 f"{self._open} streams are open, {mine} of them of this connection; {self._allowed}, and "
-                f"the last {kept} are kept for "
-                f"connections with fewer than {_SMALL_CONNECTION}: close some, or raise it"
+                f"the last {kept} are kept for connections with fewer than {_SMALL_CONNECTION}: "
+                "close some, or raise it"
             )
         if theirs >= self._limit - self._limit // 10:
             raise Busy(
                 f"{theirs} streams of this host are open; {self._allowed}, and the last "
-                f"{self._limit // 10} are kept for other hosts: "
-                "close some, or raise it"
+                f"{self._limit // 10} are kept for other hosts: close some, or raise it"
             )
 
     def share_of_received(self) -> Share:
-        """Returns what bounds the acknowledgements of one stream, in bytes."""
+        """Returns the bound on the unanswered acknowledgements of one stream, in bytes."""
         return Share(self._received_max, self._received)
 
     def paced(
         self, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]
     ) -> Iterator[tuple[Any, pa.Buffer]]:
-        """Yields the batches of a view on the stream that this thread serves, each when there is room for it.
-        See `paced`.
+        """Yields the batches of a view, each when there is room for it (`outgoing.paced`). For the stream
+        that this thread serves.
         """
         context = self._place.context
         if context is None:
@@ -238,7 +236,7 @@ class LiveStreams:
 
     @contextlib.contextmanager
     def told_to_stop(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Calls `wake` when the broker stops before the end of the block."""
+        """Context in which `wake` is called if the broker stops."""
         key = object()
         with self._lock:
             self._wakes[key] = wake
@@ -252,7 +250,7 @@ class LiveStreams:
                 del self._wakes[key]
 
     def check_running(self) -> None:
-        """Raises `BrokerUnavailable` where the broker is stopping."""
+        """Raises `BrokerUnavailable` if the broker is stopping."""
         if self.stopping:
             raise stopping()
 

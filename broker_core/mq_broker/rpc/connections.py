@@ -1,8 +1,8 @@
-"""Connections as the system sees them: how many bytes each has brought and how long it has been idle. gRPC
-does not say.
+"""Connections as the operating system sees them: how many bytes came over each, and how long it has been
+idle. gRPC does not tell this.
 
-gRPC receives a message as a whole before anybody here hears of it, as many at a time as there are calls. What
-it has of a connection is what the system has received there, less what was handed to us.
+gRPC hands over only whole messages, and receives one for each call at the same time. The bytes that gRPC
+holds of a connection are those that the system received on it, less those that gRPC handed over.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Final
 
 from mq_wire.errors import InvalidOption
 
-#: In `struct tcp_info`: milliseconds since data came (u32), bytes that came (u64).
+#: Positions in `struct tcp_info`: milliseconds since the last data (u32), received bytes (u64).
 _TCP_INFO_BYTES: Final = 256
 _LAST_DATA_MS_AT: Final = 52
 _RECEIVED_AT: Final = 128
-#: Files that the journal and snapshots need, whatever connections take.
+#: Open files that connections leave to the journal and the snapshots.
 FILES_KEPT: Final = 256
 
 
@@ -34,10 +34,10 @@ class Connection:
     """One connection that was accepted on our port.
 
     Attributes:
-        peer: as gRPC names it.
+        peer: its address, in the form that gRPC uses.
         received: bytes that were read from it since it began.
-        idle_ms: since something came.
-        file: its number in this process, for `end`.
+        idle_ms: milliseconds since the last data came.
+        file: its file descriptor, for `end`.
     """
 
     peer: str
@@ -47,7 +47,7 @@ class Connection:
 
 
 def open_files() -> int:
-    """How many files and sockets this process has."""
+    """Returns how many files and sockets this process has open; 0 if the system does not tell."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -55,7 +55,7 @@ def open_files() -> int:
 
 
 def connections(port: int) -> Iterator[Connection]:
-    """Yields the connections to `port`; none where the system does not tell of them."""
+    """Yields the connections to `port`; none if the system does not list them."""
     try:
         files = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
@@ -81,7 +81,7 @@ def _connection(link: socket.socket, file: int) -> Connection:
 
 
 def end(connection: Connection, port: int) -> None:
-    """Ends a connection, if it is still the one that it was."""
+    """Closes a connection, unless its file descriptor belongs to another one by now."""
     with contextlib.suppress(OSError), _borrowed(connection.file) as link:
         if (
             link is not None
@@ -93,7 +93,9 @@ def end(connection: Connection, port: int) -> None:
 
 @contextlib.contextmanager
 def _borrowed(file: int) -> Iterator[socket.socket | None]:
-    """Another handle of a TCP connection that is gRPC's; None where the file is none."""
+    """Context with a second handle of one of gRPC's TCP connections; None if the file is no TCP
+    connection.
+    """
     if not stat.S_ISSOCK(os.fstat(file).st_mode):
         yield None
         return
@@ -103,11 +105,11 @@ def _borrowed(file: int) -> Iterator[socket.socket | None]:
 
 
 def connections_that_fit(connections: int) -> int:
-    """Returns for how many of so many connections there are files, beside those of the journal, after asking
-    the system for as many.
+    """Raises this process's limit on open files as far as needed and possible. Returns for how many of so
+    many connections it is enough, beside FILES_KEPT.
 
     Raises:
-        InvalidOption: for none.
+        InvalidOption: it is not enough for any connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES_KEPT
@@ -118,7 +120,6 @@ def connections_that_fit(connections: int) -> int:
     if files <= FILES_KEPT:
         raise InvalidOption(
             f"this process may have {files} files open, the broker needs {FILES_KEPT} and one for each "
-            f"connection: raise the limit "
-            "(ulimit -n, LimitNOFILE=)"
+            "connection: raise the limit (ulimit -n, LimitNOFILE=)"
         )
     return min(connections, files - FILES_KEPT)

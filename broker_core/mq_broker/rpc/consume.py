@@ -1,4 +1,4 @@
-"""The Consume stream: rows out as credit allows, acknowledgements in."""
+"""The Consume stream: it delivers rows as credit allows, and takes acknowledgements."""
 
 from __future__ import annotations
 
@@ -33,30 +33,29 @@ from mq_wire.v1.consume_pb2 import AcknowledgeRows, Asked, ConsumeHeader, Consum
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: Credits and acknowledgements of one stream that wait for their turn; then the stream is not read any
-#: further.
+#: Most credits, acknowledgements and questions of one stream that wait. Beyond that the stream is not read.
 _UNANSWERED_MAX: Final = 256
-#: What an acknowledgement takes until it is answered: the request, and its ranges as arrays.
+#: Memory of an unanswered acknowledgement, in multiples of its size: the request, and its ranges as arrays.
 _COPIES: Final = 3
 _BATCH_ROWS: Final = 16_384
-#: No session holds more rows than this; a bitmap of all offsets there could be would take the broker down.
+#: Most rows that an acknowledgement may name: no session holds more. A bitmap of all possible offsets would
+#: take all memory of the broker.
 _ROWS_HELD_MAX: Final = 1 << 31
 
 
 def ignore(reply: Any) -> None:
-    """For commands whose reply says nothing."""
+    """For commands whose reply is not needed."""
 
 
 class ConsumeStream:
-    """One session of one consumer. A thread of its own reads, the thread of the call writes what the engine
-    puts into the outbox.
+    """One session of one consumer. A second thread reads requests. The thread of the call writes what the
+    engine puts into the outbox.
     """
 
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
         self._engine = engine
         self._streams = streams
-        # Views to send, answers, the error that ends the session from our side, and None: look whether it is
-        # time to go.
+        # Views to send, answers, an error that ends the session, and None, which only wakes the writer.
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered = Budget(_UNANSWERED_MAX)
         self._bytes = streams.share_of_received()
@@ -67,8 +66,8 @@ class ConsumeStream:
         self._fatal: BaseException | None = None
 
     def run(self, requests: Iterator[ConsumeRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yields deliveries and answers until the client ends the stream or is gone. What was delivered and
-        not acknowledged goes back.
+        """Yields deliveries and answers until the client ends the stream or is gone. Rows that were delivered
+        and not acknowledged then return to the queue.
         """
         try:
             first = next(requests, None)
@@ -79,7 +78,7 @@ class ConsumeStream:
             opened = self._engine.call(OpenSession(first.open, self._outbox.put, self._told, context.peer()))
             self._session = opened.session
         except grpc.RpcError:
-            return  # the client left before it said what it wants
+            return  # the client left before its first request
         except Exception as error:  # abort gives each its status
             abort(context, error)
         try:
@@ -134,7 +133,8 @@ class ConsumeStream:
                         sent += header.rows
                     return
                 except (JournalDamaged, DataLost) as error:
-                    # Else the stream would end, the rows go back, and the next one fail alike, for ever.
+                    # The damaged rows are taken out. Otherwise the stream would end, the rows would return to
+                    # the queue, and the next consumer would fail in the same way, for ever.
                     lost = set_aside(self._engine, left, error)
                     left = replace(
                         left, selection=left.selection.slice(sent, left.selection.rows).without(lost)
@@ -149,9 +149,9 @@ class ConsumeStream:
                 if request.HasField("open"):
                     raise InvalidRequest("a second `open` on one Consume stream: open another stream")
                 self._take_in(request)
-                del request  # it may be large, and the next one may be long in coming
+                del request  # it may be large, and the next one may come late
         except grpc.RpcError:
-            pass  # the client is gone; the callback of the call has told
+            pass  # the client is gone; the callback of the call has told the writer
         except BaseException as error:  # it ends the stream with its status
             self._fatal = error
         finally:
@@ -159,7 +159,7 @@ class ConsumeStream:
             self._wake()
 
     def _take_in(self, request: ConsumeRequest) -> None:
-        # Credit is counted too: the engine's inbox holds what has arrived, however much that is.
+        # Credits are counted too, since the inbox of the engine has no bound of its own.
         if request.HasField("credit") and self._unanswered.take(1):
             self._engine.submit(
                 AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited
@@ -185,8 +185,8 @@ class ConsumeStream:
             self._outbox.put(what)
 
     def _heard(self, reply: Any) -> None:
-        # An answer will come through the outbox, behind the rows. None will where there is no session any
-        # more.
+        # The answer comes through the outbox, after the rows. Only if there is no session any more, it is
+        # this error.
         if isinstance(reply, MqError):
             self._outbox.put(reply)
 
@@ -224,24 +224,24 @@ class ConsumeStream:
 
 
 def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Returns per partition the first offsets and the offsets after the last, as int64 arrays, ascending and
-    without overlap.
+    """Returns for each partition the first offsets of its ranges and the offsets after their last ones, as
+    int64 arrays, ascending and without overlap.
 
     Raises:
-        InvalidRequest: half a pair, an empty or negative range, or an offset twice.
-        NotAssigned: more offsets than anybody can hold.
+        InvalidRequest: a partition or an offset is named twice, half a pair, or an empty or negative range.
+        NotAssigned: more offsets than a session can hold.
     """
     result = []
     if len({entry.partition for entry in request.partitions}) != len(request.partitions):
         raise InvalidRequest(
-            f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: name "
-            f"each once"
+            f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: "
+            "name each once"
         )
     for entry in request.partitions:
         if not entry.ranges or len(entry.ranges) % 16:
             raise InvalidRequest(
-                f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: give 16 for each "
-                f"pair of int64"
+                f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: "
+                "give 16 for each pair of int64"
             )
         pairs = np.frombuffer(entry.ranges, "<i8").reshape(-1, 2)
         first, last = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
@@ -250,15 +250,15 @@ def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarra
             first, last = first[order], last[order]
         if int(first[0]) < 0 or (first >= last).any():
             raise InvalidRequest(
-                f"ranges of partition {entry.partition} hold one that is empty or begins below 0: give "
-                f"first < last"
+                f"ranges of partition {entry.partition} include one that is empty or begins below 0: "
+                "give first < last"
             )
         if (first[1:] < last[:-1]).any():
             raise InvalidRequest(f"ranges of partition {entry.partition} overlap: name each offset once")
         if int((last - first).sum(dtype=np.uint64)) > _ROWS_HELD_MAX:
             raise NotAssigned(
-                f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets: nobody "
-                f"holds as many"
+                f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets, "
+                "more than a consumer can hold: name only rows that were delivered"
             )
         result.append((entry.partition, first, last))
     return result

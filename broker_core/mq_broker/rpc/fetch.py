@@ -1,4 +1,4 @@
-"""The Fetch stream: a range of delivery numbers, read with credit, any number of times."""
+"""The Fetch stream: reads a range of delivery numbers as credit allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _BATCH_ROWS: Final = 32_768
 
 
 class FetchStream:
-    """One stream, on the thread of its call alone: credit is looked for only when it has run out."""
+    """One stream. It uses only the thread of its call: requests with credit are read when the credit is used
+    up.
+    """
 
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
         self._engine = engine
@@ -33,7 +35,7 @@ class FetchStream:
         self._bytes = 0
 
     def run(self, requests: Iterator[FetchRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yields the rows of the range and ends after its last one."""
+        """Yields the rows of the range, and ends after the last one."""
         views: list[RowsView] = []
         try:
             first = next(requests, None)
@@ -51,7 +53,7 @@ class FetchStream:
                 except (JournalDamaged, DataLost) as error:
                     set_aside(self._engine, views[0], error)
                     self._release(views)
-                    # Says which rows are lost, or leaves them out where the caller accepts that.
+                    # Raises DataLost with the lost rows, or leaves them out if the caller accepts data loss.
                     views = list(self._engine.answer(ResolveFetch(first.open)))
                 else:
                     self._release(views, 1)
@@ -74,13 +76,14 @@ class FetchStream:
         for header, records in self._streams.paced(
             view, self._engine.read(view, wanted.columns or envelope.ALL_COLUMNS, rows_max)
         ):
-            # After reading, so that a range that just fits into the credit ends without asking for more.
+            # Checked after the batch is read, so that a range that just fits into the credit needs no more
+            # credit.
             while self._rows <= 0 or self._bytes <= 0:
                 more = next(requests, None)
                 if more is None:
                     raise InvalidRequest(
                         f"the credit of a Fetch stream ran out at delivery number {header.first_delivery}: "
-                        f"send more"
+                        "send more credit"
                     )
                 self._add_credit(more)
             message = framing.join(header.SerializeToString(), memoryview(records))

@@ -1,4 +1,4 @@
-"""First requests: who has begun a call and said nothing yet."""
+"""Silent calls: calls that have begun and sent no request yet."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import grpc
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import Busy
 
-#: Silent calls of one connection. Its oldest goes, once it has been silent for so long: many streams that
-#: begin at once may take that.
+#: Most silent calls of one connection. Beyond that its oldest one is cancelled, but only after
+#: _PER_CONNECTION_S: many streams that begin at the same time may need so long.
 _PER_CONNECTION_MAX: Final = 256
 _PER_CONNECTION_S: Final = 1.0
 
@@ -28,16 +28,16 @@ class _Call:
 
 
 class FirstRequests:
-    """Calls that have begun and sent no request yet. Each holds a thread, so there are so many and no more.
+    """The silent calls. Each has a thread, so their number is bounded.
 
-    Beyond that the oldest of the connection that has most of them must go: who keeps many open keeps nobody
-        else out.
+    Beyond the bound, the oldest one of the connection with most of them is cancelled. So a client with many
+    silent calls does not keep others out.
 
     Args:
-        limit: calls.
-        workers: where their threads are reserved; None where they have some already.
-        patience_s: nobody goes who has been silent for less; newcomers wait, or with `workers` None are let
-            in.
+        limit: most calls. workers: where their threads are reserved; None if they have threads already.
+        patience_s: a call is cancelled only after so much silence. Until then new calls wait, or are let in
+        if
+            `workers` is None.
     """
 
     def __init__(self, limit: int, workers: Workers | None = None, patience_s: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class FirstRequests:
 
     @property
     def silent(self) -> int:
-        """How many there are."""
+        """Number of silent calls."""
         return self._silent
 
     def of(
@@ -58,12 +58,12 @@ class FirstRequests:
         context: grpc.ServicerContext,
         before: Callable[[], object] = lambda: None,
     ) -> Any:
-        """Returns the first request of a call; None where its client ended it without. It is read when
-        `before` has returned.
+        """Returns the first request of a call, or None if its client ended it without one. The request is
+        read after `before` has returned.
 
         Raises:
-            grpc.RpcError: the client is gone, or was silent for longer than all the others.
-            Busy: the system gives no thread for it.
+            grpc.RpcError: the client is gone, or the call was cancelled as the oldest silent one.
+            Busy: the system gives no thread for the call.
         """
         call = _Call(context)
         with self._lock:
@@ -107,7 +107,7 @@ class FirstRequests:
             self._workers.reserve()
 
     def _oldest_of_loudest(self, newcomer: str) -> _Call | None:
-        """Rare, and among few: each connection can have its share, the limit is for all of them together."""
+        """Returns the oldest silent call of the connection with most of them; the new call counts too."""
         loudest = max(
             self._of_peer, key=lambda peer: len(self._of_peer[peer]) + (peer == newcomer), default=None
         )

@@ -1,8 +1,7 @@
-"""`grpc.health.v1`: whether the broker serves, asked once or watched.
+"""The service `grpc.health.v1`: whether the broker serves, asked once (`Check`) or watched (`Watch`).
 
-A service of our own: the one of grpcio sends to watchers while it holds its lock, so one watcher that does
-not read, or that leaves at the wrong moment, stops every health check, and the broker could not even be told
-to stop.
+We do not use the implementation of grpcio: it sends to watchers while it holds its lock. One watcher that
+does not read, or leaves at the wrong moment, would block every health check and the stop of the broker.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Serving from `begin` to `end`. `streams` tells watchers when the broker stops."""
+    """Reports SERVING from `begin` to `end`. `streams` tells watchers when the broker stops."""
 
     def __init__(self, streams: LiveStreams) -> None:
         self._streams = streams
         self._serving = False
 
     def begin(self) -> None:
-        """From now on the broker serves."""
+        """From now on the status is SERVING."""
         self._serving = True
 
     def end(self) -> None:
-        """From now on it does not; watchers hear it when the streams are told to stop."""
+        """From now on the status is NOT_SERVING. Watchers hear it when the streams are told to stop."""
         self._serving = False
 
     def _status(self, name: str) -> int | None:
@@ -43,16 +42,14 @@ class Health:
         return int(_Status.SERVING if self._serving and not self._streams.stopping else _Status.NOT_SERVING)
 
     def check(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Answers `Check`; NOT_FOUND for a service that is not here."""
+        """Answers `Check`. Aborts with NOT_FOUND for an unknown service."""
         status = self._status(request.service)
         if status is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:200]!r} here")
         return _Status(status=status)
 
     def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """Answers `Watch`: what is so now, and once more when the broker stops. It may be watched for
-        ever.
-        """
+        """Answers `Watch`: yields the current status, and another one when the broker stops."""
         status = self._status(request.service)
         yield _Status(status=_Status.SERVICE_UNKNOWN if status is None else status)
         changed = threading.Event()

@@ -1,5 +1,5 @@
-"""From the bytes of a publish request to a command that can harm nobody. Runs on the thread of its stream:
-streams check in parallel.
+"""Turns the bytes of a publish request into a validated command. It runs on the thread of the stream, so
+streams validate in parallel.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
     """Returns header and records of a `PublishRequest`; the records are a view of `message`.
 
     Raises:
-        InvalidRequest, LimitExceeded: the bytes are no such message. What follows on the stream cannot be
-            trusted either.
+        InvalidRequest, LimitExceeded: the bytes are no such message. The rest of the stream cannot be trusted
+        either.
     """
     header, records = framing.split(message)
     if len(header) > PUBLISH_HEADER_BYTES_MAX:
@@ -40,23 +40,23 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
 
 
 def command(header: PublishHeader, records: memoryview) -> Publish:
-    """Returns the command for one request, its records fully validated. The size is checked before anything
-    is computed.
+    """Returns the command for one request, with its records fully validated. Their size is checked first.
 
     Raises:
-        LimitExceeded, InvalidRecords, InvalidRequest, Unsupported: see there; nothing was changed.
+        LimitExceeded, InvalidRecords, InvalidRequest, Unsupported: the request is wrong; nothing was changed.
     """
     if header.skip:
         if len(records):
             raise InvalidRequest(
-                f"a skip of {header.rows} sequences carries {len(records)} bytes of records: send it without"
+                f"a skip of {header.rows} sequences has {len(records)} bytes of records: "
+                "send it without records"
             )
         return Publish(header, _NOTHING, 0, DEFAULT)
     _check_header(header)
     if len(records) > RECORDS_BYTES_MAX:
         raise LimitExceeded(
-            f"a record batch of {len(records)} bytes is over the limit of {RECORDS_BYTES_MAX}: send "
-            f"smaller batches"
+            f"a record batch of {len(records)} bytes is over the limit of {RECORDS_BYTES_MAX}: "
+            "send smaller batches"
         )
     crc = crc32(records)
     if header.has_crc32 and crc != header.crc32:
@@ -71,15 +71,15 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
 def _check_header(header: PublishHeader) -> None:
     if header.schema_id:
         raise Unsupported(
-            f"schema {header.schema_id} is not known to this broker: 0, the envelope, is the only one"
+            f"this broker does not know schema {header.schema_id}: the only schema is 0, the envelope"
         )
     if header.columns & envelope.NOT_YET:
         names = [name for name, bit in envelope.BIT.items() if header.columns & envelope.NOT_YET & bit]
-        raise Unsupported(f"this broker does not act upon the columns {', '.join(names)} yet: leave them out")
+        raise Unsupported(f"this broker does not support the columns {', '.join(names)} yet: leave them out")
     if header.priority_plus_one > PRIORITIES:
         raise InvalidRecords(f"priority {header.priority_plus_one - 1} is outside 0 to {PRIORITIES - 1}")
     if header.priority_plus_one and header.columns & envelope.PRIORITY:
         raise InvalidRequest(
-            f"priority {header.priority_plus_one - 1} for all rows and a column of priorities: send one of "
-            f"them"
+            f"a batch has priority {header.priority_plus_one - 1} for all rows and a column of priorities: "
+            "send one of them"
         )

@@ -1,4 +1,4 @@
-"""Requests that are long lists: one at a time, and the connections that bring them in turn."""
+"""Requests that are long lists: one is handled at a time, and the connections that send them take turns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 from mq_broker.rpc.threads import Waits
 from mq_wire.errors import Busy
 
-#: Who waits looks so often whether its client is gone.
+#: Seconds between two checks whether the client of a waiting call is gone.
 _LOOK_S: Final = 0.1
 
 
 class LongRequests:
     """The turns of long requests.
 
-    Each may be a third of a second of Python. Side by side they would take the interpreter from everybody:
-    whoever needs it waits 5 ms for each thread that has it.
+    Each may take a third of a second of Python. If many ran at the same time, other threads would get the
+    interpreter rarely: a thread waits 5 ms for each one that runs.
 
     Args:
-        waits: whose threads those wait on that wait for their turn, so that short calls keep theirs.
+        waits: has the threads on which calls wait for their turn, so that short calls keep their own.
     """
 
     def __init__(self, waits: Waits) -> None:
@@ -33,18 +33,18 @@ class LongRequests:
 
     @contextlib.contextmanager
     def turn(self, peer: str, gone: Callable[[], bool]) -> Iterator[None]:
-        """The turn of one request of the connection from `peer`, to the end of the block.
+        """Context of the turn of one request of the connection from `peer`.
 
         Raises:
-            Busy: too many wait, or the call ended while it waited, as `gone` says.
+            Busy: too many calls wait, or `gone` returned True while the call waited.
         """
         with self._lock:
             must_wait, self._taken = self._taken, True
             if must_wait:
                 if not self._waits.enter():
                     raise Busy(
-                        "too many calls wait already (waits_max), and this one is a long list: try again, "
-                        "or send less at a time"
+                        "too many calls are waiting (waits_max), and this one is a long list: "
+                        "try again, or send less at a time"
                     )
                 mine = threading.Event()
                 self._lines.setdefault(peer, deque()).append(mine)
@@ -80,4 +80,4 @@ class LongRequests:
             line = self._lines.pop(peer)
             line.popleft().set()
             if line:
-                self._lines[peer] = line  # behind all the others
+                self._lines[peer] = line  # this connection is now the last one

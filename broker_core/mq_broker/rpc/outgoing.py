@@ -1,4 +1,6 @@
-"""Rows on their way out: read when there is room for them, which lasts until who asked for them has them."""
+"""A bound on rows that were read for clients: a batch is read when there is room for it, and takes the room
+until its client has it.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,16 @@ from mq_broker.core.commands import RowsView
 from mq_broker.rpc.room import Hold, Room
 from mq_wire.limits import RPC_BYTES_MAX
 
-#: What one message takes: its records behind their header, and gRPC's own copy.
+#: Memory of one message, in multiples of its size: header and records, and gRPC's copy.
 _COPIES: Final = 2
-#: Reckoned before anything is read, when it may be as large as a message can be.
+#: Largest memory of one message; taken before reading when the size is not known.
 _LARGEST: Final = _COPIES * RPC_BYTES_MAX
-#: Less is not counted.
+#: Smaller batches are not counted.
 _SMALL_BYTES: Final = 64 << 10
-#: In a view with more rows nobody adds up frames.
+#: In views with more rows, the sizes of frames are not added up.
 _ROWS_LOOKED_AT: Final = 1024
-#: How long a client need not read while others wait.
+#: How long a client need not read while others wait, if its connection has much of the room, and if it has
+#: little.
 _UNREAD_S: Final = 0.5
 _UNREAD_WITH_FEW_S: Final = 10.0
 
@@ -32,11 +35,11 @@ def room_for_rows(limit: int) -> Room:
 def paced(
     room: Room, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]], hold: Hold, gone: Callable[[], bool]
 ) -> Iterator[tuple[Any, pa.Buffer]]:
-    """Yields the batches of `view`, each when there is room for it; the next is asked for when it is on its
-    way.
+    """Yields the batches of `view`, each when there is room for it. A batch gives its room back when the next
+    one is asked for.
 
     Raises:
-        Busy: the stream has ended while it waited, as `gone` says.
+        Busy: `gone` returned True while the stream waited.
     """
     reckoned = size_of(view)
     while True:
@@ -54,9 +57,7 @@ def paced(
 
 
 def size_of(view: RowsView) -> int:
-    """Returns how many bytes a message of a view's rows may take in memory: those of their frames, and never
-    more than the largest.
-    """
+    """Returns the most memory that a message of a view's rows can take, from the sizes of their frames."""
     if view.selection.rows > _ROWS_LOOKED_AT:
         return _LARGEST
     size = 0

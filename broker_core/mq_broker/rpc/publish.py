@@ -1,4 +1,6 @@
-"""The Publish stream: checks batches as they come, answers them in their order when they are durable."""
+"""The Publish stream: it validates batches when they arrive, and answers them in order when they are
+durable.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
 
-#: What a request takes beside its bytes, in objects: without it, millions of empty ones would be under the
-#: limits.
+#: Memory of the objects of a request, in addition to its bytes. It is counted so that millions of empty
+#: requests are not within the limits.
 _REQUEST_BYTES: Final = 2048
 
 
@@ -37,11 +39,11 @@ class _Slot:
 
 
 class PublishStream:
-    """One stream. A thread of its own reads and checks, the thread of the call writes; the engine's thread
-    only marks slots.
+    """One stream. A second thread reads and validates requests, the thread of the call writes answers, and
+    the engine's thread only fills slots.
 
-    Whoever does not read answers is not read any further, and neither is whoever has more unanswered than
-        allowed: HTTP/2 tells the sender.
+    The stream is not read any further while its client does not read answers, or has more unanswered batches
+    than allowed. HTTP/2 then stops the sender.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class PublishStream:
         self._fatal: BaseException | None = None
 
     def run(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PublishResponse]:
-        """Yields the answers until the client has sent all, or is gone, or sends what cannot be read."""
+        """Yields the answers until all requests are answered, the client is gone, or a request cannot be
+        read.
+        """
         if not context.add_callback(self._leave):
             return
         with self._streams.told_to_stop(self._wake_up), contextlib.ExitStack() as cleanup:
@@ -67,7 +71,7 @@ class PublishStream:
             self._streams.aside(self._read, requests)
             while not self._gone:
                 self._wake.get()
-                # Looked at first: once all is read, nothing is added to what is pending.
+                # Read before the pending slots: once all requests are read, no slot is added.
                 read_all = self._read_all
                 while self._pending and self._pending[0].reply is not None:
                     slot = self._pending.popleft()
@@ -78,8 +82,8 @@ class PublishStream:
                         abort(context, self._fatal)
                     return
                 if self._streams.stopping and not self._pending:
-                    # What the reader may submit from here on gets no answer: the client sends it again, and
-                    # the audit makes it one.
+                    # Batches that the reader submits from here on get no answer. The client sends them again,
+                    # and the duplicate audit stores them once.
                     abort(context, stopping())
 
     def _read(self, requests: Iterator[bytes]) -> None:
@@ -88,7 +92,7 @@ class PublishStream:
                 if not self._accept(message):
                     return
         except grpc.RpcError:
-            pass  # the client is gone; the callback of the call has told
+            pass  # the client is gone; the callback of the call has told the writer
         except BaseException as error:  # it ends the stream with its status
             self._fatal = error
         finally:
@@ -109,7 +113,7 @@ class PublishStream:
         done = functools.partial(self._done, slot)
         try:
             self._engine.submit(intake.command(header, records), done)
-        except Exception as error:  # the answer of this request; in_band reports what is no MqError
+        except Exception as error:  # it is the answer to this request
             done(error)
         return True
 
@@ -120,7 +124,7 @@ class PublishStream:
         self._wake.put(None)
 
     def refuse(self, error: BaseException) -> None:
-        """Ends the stream with `error`, behind what is unanswered."""
+        """Ends the stream with `error`, after the answers to all submitted batches."""
         self._fatal = error
         self._read_all = True
         self._wake.put(None)

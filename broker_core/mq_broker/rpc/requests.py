@@ -1,8 +1,8 @@
-"""From bytes of the wire to request messages: bounded before they are parsed, and parsed on the thread of
-their call.
+"""Turns bytes from the wire into request messages. Their size is checked before they are parsed, on the
+thread of their call.
 
-gRPC would parse on the one thread that serves all connections, say nothing of why it failed, and write a
-traceback for each failure.
+gRPC would parse them on the one thread that serves all connections, would not tell why parsing failed, and
+would write a traceback for each failure.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from mq_wire.errors import InvalidRequest, LimitExceeded
 from mq_wire.limits import ID_BYTES_MAX, PARTITIONS_MAX, REQUEST_BYTES_MAX, RPC_BYTES_MAX
 from mq_wire.service import Method
 
-#: Requests that hold long lists: ranges of offsets, tokens of staged sets.
+#: Methods whose requests may have long lists: ranges of offsets, or tokens of staged sets.
 _LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
-#: Names have a rule and an error of their own.
+#: Fields with names, which have a check of their own (`mq_wire.names`).
 _CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
-#: Above this the fields of a request are counted before it is parsed, since two bytes may become an object of
-#: a hundred.
+#: The fields of longer requests are counted before they are parsed, since two bytes may become an object of a
+#: hundred bytes.
 _LONG_BYTES: Final = 64 << 10
 _FIELDS_MAX: Final = 100_000
 
 
 def is_long_list(method: Method, message: bytes) -> bool:
-    """Whether a request is a list that takes long: such ones are parsed and answered few at a time."""
+    """Whether a request is a long list. Such requests are parsed and answered few at a time."""
     return len(message) > _LONG_BYTES and method.name in _LISTS
 
 
 def parse(method: Method, message: bytes) -> Any:
-    """Returns the request. Those that are handled as bytes (`Method.parse_request` is None) pass.
+    """Returns the request. Requests that are passed as bytes (`Method.parse_request` is None) are returned
+    unchanged.
 
     Raises:
-        LimitExceeded: more bytes or fields than a request of this method may have, a longer name or id, or
-            more partitions.
+        LimitExceeded: the request has too many bytes, fields or partitions, or too long an id.
         InvalidRequest: the bytes are no such request.
     """
     if method.parse_request is None:
@@ -45,8 +45,8 @@ def parse(method: Method, message: bytes) -> Any:
     limit = RPC_BYTES_MAX if method.name in _LISTS else REQUEST_BYTES_MAX
     if len(message) > limit:
         raise LimitExceeded(
-            f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: ask for less at a "
-            f"time"
+            f"a request of {method.name} has {len(message)} bytes, the limit is {limit}: "
+            "ask for less at a time"
         )
     if len(message) > _LONG_BYTES and _count(method.request, memoryview(message), _FIELDS_MAX) < 0:
         raise LimitExceeded(
@@ -56,7 +56,7 @@ def parse(method: Method, message: bytes) -> Any:
         request: Message = method.parse_request(message)
     except DecodeError as error:
         raise InvalidRequest(
-            f"the {len(message)} bytes of a request of {method.name} are not one: {error}"
+            f"{len(message)} bytes were sent as a request of {method.name} and cannot be read as one: {error}"
         ) from None
     if len(message) > ID_BYTES_MAX:
         _check_sizes(method.name, request)
@@ -64,7 +64,7 @@ def parse(method: Method, message: bytes) -> Any:
 
 
 def _count(descriptor: Descriptor, message: memoryview, left: int) -> int:
-    """Returns how many of `left` fields the message leaves, negative where it has more."""
+    """Returns `left` less the number of fields in the message; negative if it has more than `left` fields."""
     for number, value in framing.fields(message):
         left -= 1
         field = descriptor.fields_by_number.get(number)
@@ -76,8 +76,8 @@ def _count(descriptor: Descriptor, message: memoryview, left: int) -> int:
 
 
 def _check_sizes(method: str, message: Message) -> None:
-    """Refuses texts that would be kept, journalled and repeated in errors, and more partitions than there can
-    be.
+    """Refuses long ids, which would be stored and repeated in errors, and more partitions than a destination
+    can have.
     """
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -85,8 +85,8 @@ def _check_sizes(method: str, message: Message) -> None:
                 _check_sizes(method, value)
             elif field.name in ("next", "partitions") and len(value) > PARTITIONS_MAX:
                 raise LimitExceeded(
-                    f"{field.name!r} of {method} names {len(value)} partitions, a destination has "
-                    f"{PARTITIONS_MAX} at most"
+                    f"{field.name!r} of {method} names {len(value)} partitions, "
+                    f"a destination has {PARTITIONS_MAX} at most"
                 )
         elif field.name in _CHECKED_NAMES:
             continue
@@ -97,6 +97,6 @@ def _check_sizes(method: str, message: Message) -> None:
                 size = len(text.encode() if isinstance(text, str) else text)
                 if size > ID_BYTES_MAX:
                     raise LimitExceeded(
-                        f"{field.name!r} of {method} has {size} bytes, the limit is {ID_BYTES_MAX}: choose "
-                        f"a shorter one"
+                        f"{field.name!r} of {method} has {size} bytes, the limit is {ID_BYTES_MAX}: "
+                        "choose a shorter one"
                     )

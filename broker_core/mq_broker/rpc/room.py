@@ -1,5 +1,5 @@
-"""A budget of bytes for what clients hold up: requests that are on their way in, rows that are on their way
-out.
+"""A budget of bytes for what slow clients may block: requests that are being received, and rows that are
+being sent.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Final
 
 from mq_wire.errors import Busy
 
-#: Who waits for room looks so often whether somebody holds it up.
+#: Seconds between two checks by a waiting call for clients that do not go on.
 _LOOK_S: Final = 0.1
 
 
 class Hold:
-    """What one call has taken. `cancel` ends the call, None where it waits for us."""
+    """The amount that one call has taken. `cancel` ends the call; it is None while the call waits for the
+    broker.
+    """
 
     __slots__ = ("amount", "cancel", "peer", "since")
 
@@ -36,15 +38,15 @@ class _Waiter:
 
 
 class Room:
-    """The budget. Room goes first to the connection that has least.
+    """The budget. The connection that has least gets room first.
 
-    A client that does not go on keeps its room from nobody for long: where others wait for it, its call is
-        cancelled, and may be made anew.
+    A client that does not go on cannot block room for long: if other calls wait for room, its call is
+    cancelled. The client may make the call again.
 
     Args:
         limit: bytes.
-        patience_s: so long it has where its connection has a quarter of the room or more ...
-        patience_with_few_s: ... and so long where it has less. The more connections wait, the shorter.
+        patience_s: seconds until a call is cancelled, if its connection has more than a quarter of the room.
+        patience_with_few_s: the same for a connection with less. Both are shorter when more connections wait.
     """
 
     def __init__(self, limit: int, patience_s: float, patience_with_few_s: float) -> None:
@@ -57,14 +59,14 @@ class Room:
 
     @property
     def used(self) -> int:
-        """Bytes that are taken."""
+        """Number of taken bytes."""
         return self._used
 
     def take(self, hold: Hold, amount: int, gone: Callable[[], bool]) -> None:
-        """Takes `amount` for `hold`, after waiting where necessary.
+        """Takes `amount` for `hold`; waits if necessary.
 
         Raises:
-            Busy: the call has ended meanwhile, as `gone` says.
+            Busy: `gone` returned True while the call waited.
         """
         with self._lock:
             if not self._waiters and self._fits(amount):
@@ -84,7 +86,7 @@ class Room:
                 cancel()
 
     def correct(self, hold: Hold, amount: int) -> None:
-        """What was reckoned is known now, or is gone (0)."""
+        """Replaces the estimated amount of `hold` by the real one; 0 gives all of it back."""
         if not hold.amount:
             return
         with self._lock:
@@ -113,7 +115,7 @@ class Room:
         self._holds[hold] = None
 
     def _held_up(self) -> list[Callable[[], object]]:
-        """Returns what cancels the calls whose clients do not go on."""
+        """Returns the `cancel` functions of the calls whose clients do not go on."""
         now = time.monotonic()
         crowd = max(1.0, len({waiter.hold.peer for waiter in self._waiters}) / 2)
         found = []

@@ -1,4 +1,4 @@
-"""HoldRun: a run lives as long as somebody holds its stream."""
+"""The HoldRun stream: a run lives as long as one of its streams is open."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class RunStreams:
     """All streams that hold runs.
 
-    After a broken connection a process holds its run again, often before the broker has seen the old stream
-    end: only the last stream of a run closes it.
+    After a broken connection a process holds its run again, often before the broker notices that the old
+    stream has ended. So a run is closed when the last of its streams ends.
     """
 
     def __init__(self, engine: Engine, streams: LiveStreams) -> None:
@@ -34,14 +34,14 @@ class RunStreams:
         self._lock = threading.Lock()
 
     def hold(self, requests: Iterator[HoldRunRequest], context: grpc.ServicerContext) -> Iterator[RunEvent]:
-        """Yields the run's number, then holds it until the client goes or the broker stops."""
+        """Yields the run's number, then holds the run until the client leaves or the broker stops."""
         try:
             request = next(requests, None)
             if request is None:
                 raise InvalidRequest("a call of HoldRun without a request: send one")
             run = self._enter(HoldRun(request.run, request.cluster_id))
         except grpc.RpcError:
-            return  # the client left before it said what it wants
+            return  # the client left before its first request
         except Exception as error:  # abort gives each its status
             abort(context, error)
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -58,8 +58,7 @@ class RunStreams:
             self._leave(run)
 
     def _enter(self, command: HoldRun) -> int:
-        # Under the lock, so that the old stream's end cannot slip in between and close what was just held
-        # again.
+        # Under the lock: otherwise the end of the old stream could close the run after it was held again.
         with self._lock:
             held: int = self._engine.call(command)
             self._holders[held] += 1
@@ -70,7 +69,7 @@ class RunStreams:
             self._holders[run] -= 1
             if not self._holders[run]:
                 del self._holders[run]
-                # A broker that stops ends no run: its process holds it again when we are back, or the grace
-                # time ends it.
+                # A broker that stops ends no run. The run's process holds it again after the restart, or it
+                # ends when the grace time is over.
                 if not self._streams.stopping:
                     self._engine.call(CloseRun(run))

@@ -1,10 +1,11 @@
-"""The gRPC server: which method is answered where, on whose thread, and how many of each.
+"""The gRPC server: which code answers each method, on which thread, and how many calls of each kind there may
+be.
 
-Threads instead of grpc.aio, measured on two cores: one message there and back takes 340 us with either,
-uploads of 1 MiB run at 0.8-1.0 GiB/s with threads and at 0.6-0.7 with aio, downloads are equal, and checksums
-and validation run in parallel on threads where they would stand in the way of everybody on an event loop. A
-consumer that waits costs two threads, 70 KB and no processor time: with 1,000 of them a call takes as long as
-with none. The threads are ours (`threads.py`): gRPC's own start none.
+Calls run on threads, not on grpc.aio. Measured on two cores: a message there and back takes 340 us with
+either. Uploads of 1 MiB run at 0.8-1.0 GiB/s with threads and at 0.6-0.7 with aio; downloads are equal.
+Checksums and validation run in parallel on threads; on an event loop they would delay all other calls. A
+waiting consumer costs two threads, 70 KB and no processor time: with 1,000 of them a call takes as long as
+with none. The threads are those of `threads.py`, since gRPC starts none.
 """
 
 from __future__ import annotations
@@ -44,35 +45,35 @@ from mq_wire.limits import RPC_BYTES_MAX
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: Time for answers that are on their way when the broker stops.
+#: Seconds for unfinished answers when the broker stops.
 _GRACE_S: Final = 0.5
-#: Time for gRPC to close connections after it.
+#: Seconds for gRPC to close connections afterwards.
 _CLOSING_S: Final = 3.0
-#: Calls that wait for a thread. Beyond that they are refused at once, so that a flood takes no memory.
+#: Most calls that wait for a thread. More are refused at once, so that a flood takes no memory.
 _CALLS_QUEUED_MAX: Final = 1024
-#: Of calls whose first request has not come the oldest goes, where there are too many: not before it has had
-#: a moment, and a stream, whose thread is its own, not before it has had a second.
+#: How long a call may be without its first request before it can be cancelled in favour of others. Streams,
+#: which have their own threads, get more time.
 _PATIENCE_S: Final = 0.02
 _PATIENCE_WITH_STREAMS_S: Final = 1.0
-#: Answers that are large, and may wait long for clients that do not read.
+#: Size from which an answer is large, and most bytes of large answers that clients have not read.
 _LARGE_ANSWER_BYTES: Final = 64 << 10
 _LARGE_ANSWERS_BYTES_MAX: Final = 64 << 20
-#: Unary calls whose request may be large; how long its client may take to send it while others wait, less
-#: with a quarter of the room.
+#: Unary methods whose requests may be large, the bytes that are taken for a request before it is read, and
+#: how long its client may take to send it while others wait: with much of the room, and with little.
 _LARGE_REQUESTS: Final = frozenset({"Send", "CommitStaged", "DiscardStaged"})
 _RECKONED_BYTES: Final = 3 << 20
 _SLOW_S: Final = 1.5
 _SLOW_WITH_FEW_S: Final = 10.0
-#: Large requests of streams that are parsed and checked at the same time.
+#: How many large requests of streams are parsed and checked at the same time.
 _TAKEN_IN_MAX: Final = 2
-#: Requests of the health and reflection services, and how many of them one reflection stream may ask.
+#: Largest request to the health and reflection services, and most requests of one reflection stream.
 _SMALL_REQUEST_BYTES: Final = 4096
 _REFLECTIONS_MAX: Final = 1000
-#: Calls that gRPC has taken and Python has not seen yet.
+#: Most calls that gRPC has accepted and not handed to Python yet.
 _CALLS_PENDING_MAX: Final = 20_000
-#: Calls that are answered at once, of one connection that has all its streams open.
+#: Unary calls of one connection that are possible while all its streams are open.
 _CALLS_BESIDE_STREAMS: Final = 256
-#: Streams whose requests are read while answers leave.
+#: Methods that read requests while they send answers.
 _TWO_THREADS: Final = frozenset({"Publish", "Consume"})
 
 Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
@@ -81,8 +82,8 @@ Behavior = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 class Server:
     """Listens, and hands every call to the engine.
 
-    Every call has a thread while it lives; threads are made when needed and used again. Streams and waiting
-    plans are counted, so that `unary_threads` are always left for calls that are answered at once.
+    Every call has a thread while it lives. Threads are made when needed and reused. The number of streams and
+    waiting plans is bounded, so that `unary_threads` threads are always left for unary calls.
     """
 
     def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
@@ -119,7 +120,7 @@ class Server:
         """Starts to listen and returns the port.
 
         Raises:
-            InvalidOption: the address cannot be listened on.
+            InvalidOption: it cannot listen on the address.
         """
         address = f"{bracketed(self._config.host)}:{self._config.port}"
         try:
@@ -132,17 +133,17 @@ class Server:
         return port
 
     def stop(self) -> bool:
-        """Takes no more calls, tells streams to end, waits for answers on their way. Nobody asks the engine
-        anything afterwards.
+        """Refuses new calls, tells streams to end, and waits for unfinished answers. Afterwards no call uses
+        the engine.
 
-        Returns whether all connections are closed. gRPC takes seconds to throw away what clients have not
-        read, ten for 100,000 pings.
+        Returns whether all connections are closed. gRPC may take seconds to drop data that clients have not
+        read: ten seconds for 100,000 pings.
         """
         self._health.end()
         self._arrivals.stop()
         try:
             stopped = self._grpc.stop(_GRACE_S)
-        except RuntimeError:  # gRPC counts the grace on a thread, which the system refused: no grace then
+        except RuntimeError:  # the system refused the thread on which gRPC waits for the grace: no grace then
             self._streams.stop()
             stopped = self._grpc.stop(None)
         self._streams.stop()
@@ -160,7 +161,7 @@ class Server:
         self._add_reflection()
 
     def _add_health(self) -> None:
-        """By hand: a call without a request would hold a thread that nobody counts."""
+        """Adds the health service. Its handlers count calls without a request, which hold threads."""
         write = health_pb2.HealthCheckResponse.SerializeToString
 
         def check(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
@@ -188,20 +189,18 @@ class Server:
         servicer = reflection.ReflectionServicer(names)
 
         def reflect(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            """One answer at a time: the next request is read when the last answer has left."""
+            """Answers one request at a time: reads the next one when the last answer was sent."""
             first = self._first_of_streams.of(requests, context)
             asked = itertools.chain(() if first is None else (first,), requests)
             for count, message in enumerate(asked):
                 if count >= _REFLECTIONS_MAX:
-                    abort(
-                        context, Busy(f"one stream has asked {_REFLECTIONS_MAX} questions: open another one")
-                    )
+                    abort(context, Busy(f"one stream has sent {_REFLECTIONS_MAX} requests: open another one"))
                 request = self._small(reflection_pb2.ServerReflectionRequest, message, context)
                 answer = next(servicer.ServerReflectionInfo(iter((request,)), context))
                 self._hold("ServerReflectionInfo", answer.ByteSize(), context)
                 yield answer
 
-        # By hand instead of enable_server_reflection, whose streams would not be counted.
+        # enable_server_reflection is not used: its streams would not be counted.
         write = reflection_pb2.ServerReflectionResponse.SerializeToString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._counted(reflect), None, write)
@@ -211,27 +210,25 @@ class Server:
         )
 
     def _small(self, kind: type[Message], message: bytes | None, context: grpc.ServicerContext) -> Any:
-        """Returns a request of a service that is not ours."""
+        """Returns a request to the health or the reflection service."""
         try:
             if message is None:
                 raise InvalidRequest(f"a call without a {kind.__name__}: send one")
             if len(message) > _SMALL_REQUEST_BYTES:
                 raise LimitExceeded(
-                    f"a {kind.__name__} of {len(message)} bytes is over the limit of "
-                    f"{_SMALL_REQUEST_BYTES}: ask for less"
+                    f"a {kind.__name__} of {len(message)} bytes is over the limit of {_SMALL_REQUEST_BYTES}: "
+                    "ask for less"
                 )
             return kind.FromString(message)
         except DecodeError as error:
-            abort(
-                context,
-                InvalidRequest(f"the {len(message or b'')} bytes of a {kind.__name__} are not one: {error}"),
-            )
+            sent = f"{len(message or b'')} bytes were sent as a {kind.__name__}"
+            abort(context, InvalidRequest(f"{sent} and cannot be read as one: {error}"))
         except MqError as error:
             abort(context, error)
 
     def handler(self, method: service.Method) -> grpc.RpcMethodHandler[Any, Any]:
-        """Returns what answers a method. All take bytes, and a stream of them: a call that has sent no
-        request yet is known to us.
+        """Returns the handler of a method. All handlers take a stream of bytes, so that calls without a
+        request can be counted.
         """
         behavior = self._streaming(method)
         if behavior is None:
@@ -256,14 +253,14 @@ class Server:
             return stream.run(requests, context)
 
         def parsed(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            """Yields the requests of a stream that begins with one that says what it wants."""
+            """Yields the parsed requests of a stream. Waits for the first one as a silent call."""
             first = self._first_of_streams.of(requests, context)
             if first is not None:
                 yield parse(method, first)
-                del first  # requests may be large, and the next one may be long in coming
+                del first  # requests may be large, and the next one may come late
                 while (message := next(requests, None)) is not None:
-                    # Parsed and checked few at a time: an acknowledgement of 8 MB is as much again as a
-                    # message, and as arrays.
+                    # Few are parsed and checked at the same time: an acknowledgement of 8 MB takes as much
+                    # again as a parsed message and as arrays.
                     with self._taking_in if is_long_list(method, message) else contextlib.nullcontext():
                         request = parse(method, message)
                         del message
@@ -313,8 +310,8 @@ class Server:
     def _first_request(
         self, requests: Iterator[bytes], context: grpc.ServicerContext, *, large: bool = False
     ) -> Iterator[bytes | None]:
-        """The one request of a call that is answered at once. Where it may be `large` it has room before it
-        is read, until the answer.
+        """Context with the request of a unary call. If the request may be `large`, room for it is taken
+        before it is read, and kept until the answer.
         """
         hold = Hold(context.peer(), context.cancel)
 
@@ -327,7 +324,7 @@ class Server:
         try:
             with self._arrivals.reading(requests, context) as arriving:
                 message = self._first.of(arriving, context, take_room)
-            hold.cancel = None  # from here on it waits for us
+            hold.cancel = None  # from here on the call waits for the broker
             self._requests.correct(
                 hold, 0 if message is None or len(message) < _SMALL_REQUEST_BYTES else len(message)
             )
@@ -339,15 +336,10 @@ class Server:
             self._requests.correct(hold, 0)
 
     def _hold(self, name: str, size: int, context: grpc.ServicerContext) -> None:
-        """Counts a large answer until the client has it, or is gone."""
+        """Counts a large answer until the client has received it or is gone."""
         if not self._answers.try_take(size):
-            abort(
-                context,
-                Busy(
-                    f"{_LARGE_ANSWERS_BYTES_MAX} bytes of answers are not read yet: read them, and call "
-                    f"{name} again"
-                ),
-            )
+            unread = f"{_LARGE_ANSWERS_BYTES_MAX} bytes of answers are not read yet"
+            abort(context, Busy(f"{unread}: read them, and call {name} again"))
         if not context.add_callback(lambda: self._answers.give(size)):
             self._answers.give(size)
 
@@ -368,29 +360,28 @@ class Server:
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", RPC_BYTES_MAX),
-        # Nothing is decompressed: a few bytes would become megabytes before anybody could count them.
+        # Compressed messages are refused: a few bytes could become megabytes before they are counted.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_send_message_length", RPC_BYTES_MAX),
-        # Files that ran out would end the journal, and with it the broker.
+        # Without free files the journal would fail, and the broker with it.
         ("grpc.max_allowed_incoming_connections", connections_that_fit(config.connections_max)),
         ("grpc.server_handshake_timeout_ms", config.keepalive_timeout_ms),
-        # More calls of one connection wait at its client. Of those that have come gRPC would drop some,
-        # anybody's, above a thousand.
+        # Further calls of a connection wait at the client. Above a thousand pending calls gRPC would drop
+        # calls of any client.
         ("grpc.max_concurrent_streams", config.streams_per_connection_max + _CALLS_BESIDE_STREAMS),
         ("grpc.server.max_pending_requests", _CALLS_PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_PENDING_MAX),
-        # What is sent ahead of being asked for waits in memory: no more than the 64 KiB that a stream may
-        # send at first.
+        # The window of a stream stays at 64 KiB: data that was not asked for waits in memory.
         ("grpc.http2.bdp_probe", 0),
-        # Beside a message that is awaited, so much may be on its way in a stream: over a long way it is all
-        # that a round trip brings.
+        # Data of a stream that may be in flight beside an awaited message. On a slow network this is all that
+        # one round trip brings.
         ("grpc.http2.lookahead_bytes", 1 << 20),
         # Two brokers on one port would each get some of the connections.
         ("grpc.so_reuseport", 0),
-        # A host that went silent is noticed; clients may ask us as often.
+        # Pings detect hosts that went silent. Clients may send pings as often.
         ("grpc.keepalive_time_ms", config.keepalive_ms),
         ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
-        # What really counts in gRPC 1.60 and later, where an unanswered ping otherwise takes a minute.
+        # gRPC 1.60 and later use this time-out for an unanswered ping; the default is a minute.
         ("grpc.http2.ping_timeout_ms", config.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),

@@ -1,5 +1,5 @@
-"""Errors on their way out: a gRPC status with the stable code in the trailing metadata, or a message inside a
-stream.
+"""Sends errors to clients: as a gRPC status with the stable code in the trailing metadata, or as a message
+within a stream.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from mq_broker.log import say
 from mq_wire.errors import CODE_METADATA_KEY, TABLE, InternalError, MqError
 from mq_wire.v1.common_pb2 import Error
 
-#: A status travels as HTTP/2 trailers, of which peers accept 8 KiB, and every byte may become three.
+#: A status is sent as HTTP/2 trailers. Peers accept 8 KiB of them, and one byte may take three.
 _MESSAGE_BYTES_MAX: Final = 2000
 
 
 def as_mq_error(error: BaseException) -> MqError:
-    """Returns `error` where it may travel; anything else becomes an `InternalError`, and its traceback goes
-    to the log.
+    """Returns `error` if it is in the table of errors. Any other error becomes an `InternalError`, and its
+    traceback is logged.
     """
     if isinstance(error, MqError) and type(error) in TABLE:
         if isinstance(error, InternalError) and error.__cause__ is not None:
@@ -27,7 +27,8 @@ def as_mq_error(error: BaseException) -> MqError:
         return error
     say(logging.ERROR, "bug", f"a bug in the broker: {type(error).__name__}: {error}", error=error)
     return InternalError(
-        f"a bug in the broker: {type(error).__name__}: {error}; its log has the traceback, please report it"
+        f"a bug in the broker: {type(error).__name__}: {error}; the broker's log has the traceback, "
+        "please report it"
     )
 
 
@@ -39,7 +40,7 @@ def abort(context: grpc.ServicerContext, error: BaseException) -> NoReturn:
 
 
 def in_band(error: BaseException) -> Error:
-    """Returns `error` as a message inside a stream, which goes on."""
+    """Returns `error` as a message for a stream that goes on."""
     known = as_mq_error(error)
     return Error(code=known.code, message=_shortened(str(known)))
 

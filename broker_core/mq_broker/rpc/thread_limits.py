@@ -1,6 +1,4 @@
-"""How many threads the system lets this process have: the limits that are in force, and which of them is the
-tightest.
-"""
+"""The limits of the system on the number of threads of this process, and the tightest of them."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Who has one of these may have more threads than `ulimit -u` says.
+#: A process with one of these capabilities is not bound by `ulimit -u`.
 _EXEMPT_CAPABILITIES: Final = 1 << 21 | 1 << 24  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
 _STATUS: Final = re.compile(r"^(Uid|Threads|CapEff):\s+(\w+)", re.MULTILINE)
 
@@ -23,9 +21,9 @@ class ThreadLimit:
     """One limit.
 
     Attributes:
-        words: which it is, its value and how it is raised, for people.
-        limit: threads (the kernel counts processes as threads) that it allows.
-        used: how many of them there are now, those of others that it counts too among them.
+        words: name and value of the limit and how to raise it, for messages.
+        limit: most threads; processes count as threads.
+        used: current number of threads, including those of other processes that the limit counts.
     """
 
     words: str
@@ -34,15 +32,15 @@ class ThreadLimit:
 
     @property
     def left(self) -> int:
-        """How many more there may be."""
+        """Number of threads that can still be made."""
         return max(0, self.limit - self.used)
 
 
 def tightest(root: Path = Path("/")) -> ThreadLimit | None:
-    """Returns the limit that leaves least; None where the system has none, or does not say.
+    """Returns the limit that leaves the fewest threads; None if the system has no limit, or does not tell.
 
     Args:
-        root: where the file system with /proc and /sys begins.
+        root: folder that has /proc and /sys.
     """
     return min(_limits(root), key=lambda found: found.left, default=None)
 
@@ -53,8 +51,8 @@ def _limits(root: Path) -> Iterator[ThreadLimit]:
     uid = os.getuid()
     if soft != resource.RLIM_INFINITY and not _is_exempt(proc, uid):
         words = (
-            f"user {uid} may have {soft} threads (RLIMIT_NPROC: raise it with `ulimit -u`, or "
-            f"LimitNPROC= of the systemd unit)"
+            f"user {uid} may have {soft} threads (RLIMIT_NPROC: raise it with `ulimit -u`, "
+            "or LimitNPROC= of the systemd unit)"
         )
         yield ThreadLimit(words, soft, _threads_of_user(proc, uid))
     yield from _cgroup_limits(root)
@@ -67,8 +65,8 @@ def _limits(root: Path) -> Iterator[ThreadLimit]:
 
 
 def _cgroup_limits(root: Path) -> Iterator[ThreadLimit]:
-    """Of this process's control group and of all above it, in either version. systemd's TasksMax= and
-    Kubernetes' limits are these.
+    """Yields the limits of this process's control group and of all groups above it, in version 1 and 2.
+    TasksMax= of systemd and the limits of Kubernetes are such limits.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -80,7 +78,7 @@ def _cgroup_limits(root: Path) -> Iterator[ThreadLimit]:
             else [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
         )
         for mount in mounts:
-            # In a container the path may be the host's, and only the mount's own top is ours.
+            # In a container the path may be that of the host; then only the top of the mount is ours.
             group = mount / path.strip("/")
             for folder in (
                 group,
@@ -89,15 +87,15 @@ def _cgroup_limits(root: Path) -> Iterator[ThreadLimit]:
                 limit, used = _number(folder / "pids.max"), _number(folder / "pids.current")
                 if limit is not None and used is not None:
                     words = (
-                        f"its control group may have {limit} threads (pids.max: raise TasksMax= of the "
-                        f"systemd unit or the pod's limit)"
+                        f"its control group may have {limit} threads "
+                        "(pids.max: raise TasksMax= of the systemd unit or the pod's limit)"
                     )
                     yield ThreadLimit(words, limit, used)
 
 
 def _is_exempt(proc: Path, uid: int) -> bool:
-    """Whether `ulimit -u` does not hold for this process: for root, and who may do as much, outside of user
-    namespaces.
+    """Whether `ulimit -u` does not bind this process. It does not bind root and processes with certain
+    capabilities, unless they are in a user namespace.
     """
     if _text(proc / "self/uid_map").split() != ["0", "0", "4294967295"]:
         return False
@@ -121,9 +119,7 @@ def _number(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a file says; nothing where it cannot be read, since what the system does not say limits nothing
-    here.
-    """
+    """Returns the content of a file, or "" if it cannot be read: then its limit is not known."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

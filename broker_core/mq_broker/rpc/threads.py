@@ -1,5 +1,5 @@
-"""Threads that calls run on: made before they are promised, so that nobody who was let in waits for one that
-the system refuses.
+"""The threads that calls run on. They are made before a call is accepted, so that no accepted call waits for
+a thread that the system refuses.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from mq_broker.log import say
 from mq_broker.rpc.thread_limits import ThreadLimit, tightest
 from mq_wire.errors import Busy, InvalidOption
 
-#: Left to others in this process: gRPC's own, snapshots, the end.
+#: Threads that are left to gRPC, to snapshots and to the shutdown.
 KEPT: Final = 32
-#: Calls whose first request has not come.
+#: Most calls without their first request.
 SILENT_MAX: Final = 1024
-#: With fewer a broker would serve nobody.
+#: Fewest threads with which a broker can serve clients.
 _LEAST: Final = 48
-#: Threads that stay where nobody needs them at present.
+#: Idle threads that are kept.
 _SPARE: Final = 64
-#: The limits of the system are looked at for an error no more often than this.
+#: Least number of seconds between two reads of the system's limits, which are named in errors.
 _LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many threads each kind of call may have.
+    """How many calls of each kind have threads.
 
     Attributes:
-        streams: streams; each has one thread or two.
-        waits: plans that wait for rows.
-        silent: calls whose first request has not come.
-        short: calls that are answered at once; made at the start.
-        cause: the limit of the system that makes them fewer than the settings say; "" where none does.
+        streams: streams; each has one thread or two. waits: plans that wait for rows. silent: calls without
+        their first request. short: calls that are answered at once; their threads are made at the start.
+        cause: the limit of the system because of which they are fewer than in the settings; "" = they are
+        not.
     """
 
     streams: int
@@ -50,10 +49,10 @@ class Shares:
 
     @classmethod
     def of(cls, config: BrokerConfig, limit: ThreadLimit | None) -> Shares:
-        """Returns what the settings say, or what `limit` leaves of it.
+        """Returns the shares of the settings, or smaller ones if `limit` does not allow as many threads.
 
         Raises:
-            InvalidOption: it leaves too little to serve anybody.
+            InvalidOption: the limit leaves too few threads to serve clients.
         """
         wanted = cls(config.streams_max, config.waits_max, SILENT_MAX, config.unary_threads)
         if limit is None or limit.left >= wanted.threads + KEPT:
@@ -61,7 +60,7 @@ class Shares:
         left = limit.left - KEPT
         if left < _LEAST:
             raise InvalidOption(
-                f"a broker needs {_LEAST + KEPT} threads at least, and {limit.words}, of which "
+                f"a broker needs at least {_LEAST + KEPT} threads, and {limit.words}, of which "
                 f"{limit.used} are in use: raise the limit"
             )
         short = min(wanted.short, max(8, left // 8))
@@ -72,15 +71,16 @@ class Shares:
 
     @property
     def threads(self) -> int:
-        """Of all kinds together."""
+        """Number of threads for calls of all kinds."""
         return 2 * self.streams + self.waits + self.silent + self.short
 
 
 def shares_now(config: BrokerConfig) -> Shares:
-    """Returns the shares that this system allows, and says so where they are less than the settings ask for.
+    """Returns the shares that this system allows. Logs a warning if they are smaller than those of the
+    settings.
 
     Raises:
-        InvalidOption: it allows too few to serve anybody.
+        InvalidOption: the system allows too few threads to serve clients.
     """
     shares = Shares.of(config, tightest())
     if shares.cause:
@@ -94,15 +94,15 @@ def shares_now(config: BrokerConfig) -> Shares:
 
 
 class Workers(Executor):
-    """The threads of all calls, used again and again.
+    """The threads of all calls. They are reused.
 
-    So many are there from the start that `short` calls are always answered beside those that last. What
-    lasts, a stream or a call that is silent, reserves its thread first, which makes one where there is none
-    to spare. Nothing else starts threads: gRPC's own serving thread, which hands calls over here, would end
-    for good where the system refuses one.
+    `short` threads are made at the start and always left for calls that are answered at once. Calls that last
+    longer, such as streams and silent calls, reserve their threads first; `reserve` makes threads if
+    necessary. No other code starts threads for calls. gRPC's serving thread, which submits calls, must not:
+    it would end for good if the system refused a thread.
 
     Raises:
-        InvalidOption: not even those can be made.
+        InvalidOption: the first threads cannot be made.
     """
 
     def __init__(self, short: int) -> None:
@@ -121,25 +121,25 @@ class Workers(Executor):
 
     @property
     def made(self) -> int:
-        """How many threads there are, without those that are about to end."""
+        """Number of threads, without those that are about to end."""
         return self._made
 
     @property
     def reserved(self) -> int:
-        """How many of them have something that lasts."""
+        """Number of reserved threads."""
         return self._reserved
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Hands a call over. Never fails and never waits: gRPC's serving thread asks."""
+        """Queues a call. It never fails and never waits, since gRPC's serving thread calls it."""
         future: Future[Any] = Future()
         self._work.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def reserve(self, count: int = 1) -> None:
-        """Promises threads to something that lasts, until `release`.
+        """Reserves threads for a call that lasts, until `release`.
 
         Raises:
-            Busy: the system gives no more of them; nothing was reserved.
+            Busy: the system gives no more threads; nothing was reserved.
         """
         with self._lock:
             while self._made < self._reserved + count + self._short and not self._ended:
@@ -153,7 +153,7 @@ class Workers(Executor):
             self._reserved += count
 
     def release(self, count: int = 1) -> None:
-        """Gives reserved threads back. Some stay for others: a thread takes 60 KB."""
+        """Gives reserved threads back. Some idle threads are kept; others end, since each takes 60 KB."""
         with self._lock:
             self._reserved -= count
             for _ in range(self._made - self._reserved - self._short - _SPARE):
@@ -163,7 +163,7 @@ class Workers(Executor):
 
     def _refused(self, error: BaseException) -> Busy:
         now = time.monotonic()
-        if now >= self._looked_at + _LOOK_S:  # it takes a look at every process
+        if now >= self._looked_at + _LOOK_S:  # `tightest` reads files of every process
             limit = tightest()
             self._why = "look at its limits and its memory"
             if limit is not None and limit.left < KEPT:
@@ -171,12 +171,12 @@ class Workers(Executor):
             self._looked_at = now
         made = self._made
         return Busy(
-            f"the system gives this broker no thread beside its {made} ({error}): {self._why}; close "
-            f"streams, or raise the limit"
+            f"the system gives this broker no thread beside its {made} ({error}): {self._why}; "
+            "close streams, or raise the limit"
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads when they have done what was handed over."""
+        """Ends the threads after the queued calls."""
         with self._lock:
             self._ended = True
             threads = list(self._threads)
@@ -190,7 +190,7 @@ class Workers(Executor):
             future, work = item
             try:
                 future.set_result(work())
-            except BaseException as error:  # gRPC looks at no result
+            except BaseException as error:  # gRPC does not look at the result
                 say(
                     logging.ERROR,
                     "bug",
@@ -198,20 +198,20 @@ class Workers(Executor):
                     error=error,
                 )
                 future.set_exception(error)
-            del item, future, work  # nothing of a call is kept while there is none
+            del item, future, work  # keep no objects of a call while waiting for the next one
         with self._lock:
             self._threads.discard(threading.current_thread())
 
 
 class Waits:
-    """Calls that wait for rows: so many, each on a thread that is reserved for it."""
+    """Bounds the number of waiting calls, and reserves a thread for each."""
 
     def __init__(self, limit: int, workers: Workers) -> None:
         self._left = threading.BoundedSemaphore(limit)
         self._workers = workers
 
     def enter(self) -> bool:
-        """Lets one more wait; returns whether it may."""
+        """Returns whether one more call may wait. If so, it must call `leave` afterwards."""
         if not self._left.acquire(blocking=False):
             return False
         try:
@@ -222,6 +222,6 @@ class Waits:
         return True
 
     def leave(self) -> None:
-        """One has waited."""
+        """Ends the wait of one call."""
         self._workers.release()
         self._left.release()

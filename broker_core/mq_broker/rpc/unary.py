@@ -1,4 +1,4 @@
-"""Calls with one answer. Most are commands of the engine as they come; here are those that need more."""
+"""Unary calls. The requests of most are commands of the engine; this file has the code of the others."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from mq_wire.v1.subscribe_pb2 import ListConsumersRequest, ListConsumersResponse
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: What this broker can do beyond protocol version 1; clients look here before they ask.
+#: What this broker can do beyond protocol version 1. Clients check these names before they use a feature.
 FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask", "queries")
 _WAIT_S_MAX: Final = 60.0
-#: Partitions and consumers whose figures are gathered in one turn of the engine.
+#: Number of partitions and consumers whose figures are collected in one turn of the engine.
 _PAGE_EFFORT: Final = 1000
-#: One answer; gRPC takes no more.
+#: Size of one answer, below the limit of gRPC.
 _LIST_BYTES_MAX: Final = RPC_BYTES_MAX - (64 << 10)
 #: Staged sets that are discarded in one turn of the engine.
 _DISCARDED_AT_ONCE: Final = 1000
@@ -53,7 +53,7 @@ Answer = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class UnaryCalls:
-    """Answers for `Hello`, `Plan` and `Stats`, and for all calls that the engine knows by itself."""
+    """Answers all unary calls."""
 
     def __init__(
         self, engine: Engine, streams: LiveStreams, cluster_id: bytes, version: str, waits: Waits
@@ -104,8 +104,8 @@ class UnaryCalls:
         try:
             if header.cluster_id not in (b"", self._hello.cluster_id):
                 raise WrongBroker(
-                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: make a "
-                    f"new one for this broker"
+                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: "
+                    "make a new producer for this broker"
                 )
             receipt = self._engine.answer(intake.command(header, records))
         except MqError as error:
@@ -115,8 +115,8 @@ class UnaryCalls:
     def _answer_hello(self, request: HelloRequest, context: grpc.ServicerContext) -> HelloResponse:
         if request.protocol < PROTOCOL_VERSION:
             raise Unsupported(
-                f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: update the "
-                f"client"
+                f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: "
+                "update the client"
             )
         say(logging.INFO, "connected", "a client connected", client=request.client, peer=context.peer())
         return self._hello
@@ -124,7 +124,7 @@ class UnaryCalls:
     def _answer_list(
         self, request: ListDestinationsRequest, context: grpc.ServicerContext
     ) -> ListDestinationsResponse:
-        # In pages: ten thousand destinations at once would keep everybody else waiting for a second.
+        # In pages: all of ten thousand destinations in one turn would delay other clients by a second.
         response = ListDestinationsResponse()
         after, size = "", 0
         while context.is_active():
@@ -134,8 +134,8 @@ class UnaryCalls:
             size += page.ByteSize()
             if size > _LIST_BYTES_MAX:
                 raise LimitExceeded(
-                    f"the destinations are a list of more than {_LIST_BYTES_MAX} bytes: ask for those with "
-                    f"a longer prefix"
+                    f"the list of destinations has more than {_LIST_BYTES_MAX} bytes: "
+                    "ask with a longer prefix"
                 )
             response.MergeFrom(page)
             after = page.destinations[-1].name
@@ -152,8 +152,7 @@ class UnaryCalls:
             size += found.ByteSize()
             if size > _LIST_BYTES_MAX:
                 raise LimitExceeded(
-                    f"these consumers are a list of more than {_LIST_BYTES_MAX} bytes: ask for one "
-                    f"destination"
+                    f"the list of consumers has more than {_LIST_BYTES_MAX} bytes: ask for one destination"
                 )
             response.MergeFrom(found)
         return response
@@ -179,14 +178,14 @@ class UnaryCalls:
         request.wait_ms = 0
         with self._engine.watching(request.who.destination) as stirred:
             reply: PlanResponse = self._engine.answer(request)
-            # The wait is over early where too many wait already: an answer too soon does no harm.
+            # If too many calls wait already, this one is answered at once: an early answer does no harm.
             if not reply.idle or not wait_s or not self._waits.enter():
                 return reply
             try:
                 with self._streams.told_to_stop(stirred.set):
                     context.add_callback(stirred.set)
-                    # It looks when there is something new, once more at the end, and never in between:
-                    # hundreds may wait.
+                    # It plans again when there are new rows, and once more at the end. It does not poll in
+                    # between, since hundreds of calls may wait.
                     while (left := deadline - time.monotonic()) > 0:
                         stirred.wait(left)
                         stirred.clear()
