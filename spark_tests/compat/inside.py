@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pyroaring import BitMap64
+
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Plan
@@ -168,6 +170,15 @@ def _destination(destination: Destination) -> dict[str, Any]:
     }
 
 
+def _levels(bits: tuple[BitMap64, ...]) -> list[list[int]]:
+    """As version 0.1.0 kept failed attempts: [k] = offsets with more than k."""
+    counts = Counter(offset for bit, known in enumerate(bits) for offset in [*known] * (1 << bit))
+    return [
+        sorted(offset for offset in counts if counts[offset] > level)
+        for level in range(max(counts.values(), default=0))
+    ]
+
+
 def _plan(plan: Plan) -> dict[str, Any]:
     assignments = {
         str(number): {
@@ -198,7 +209,7 @@ def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
         "ready": {
             str(priority): [*offsets] for priority, offsets in enumerate(backlog.ready.offsets) if offsets
         },
-        "attempts": [[*level] for level in backlog.attempts],
+        "attempts": _levels(backlog.attempts.bits),
         "quarantined": [*partition.quarantined],
         "frames": index.bases.tolist(),
         "frame_times_us": index.frames["time_us"].tolist(),

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
-from mq_broker.core.subscription import Backlog
+from mq_broker.core.counts import RowCounts
 from mq_broker.core.views import unpin
 from spark_tests.support.durable import guarded
 from spark_tests.support.machines.both_sides import SETTINGS
@@ -66,8 +66,8 @@ def test_entries_alone_change_what_is_durable() -> None:
 
 def test_a_change_without_an_entry_is_seen() -> None:
     with guarded() as found:
-        Backlog().charge(BitMap64([1]))
-    assert found == ["Backlog.charge"]
+        RowCounts().add(BitMap64([1]))
+    assert found == ["RowCounts.add"]
 
 
 CoreMachine.TestCase.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=50)

@@ -9,7 +9,6 @@ from pyroaring import BitMap64
 
 from mq_broker.core.lanes import Lanes, choose, equal_shares
 from mq_broker.core.selection import Selection, offsets_array, ranges_bitmap
-from mq_broker.core.subscription import Backlog
 from mq_wire.limits import PRIORITIES
 
 #: Priority by offset.
@@ -134,43 +133,6 @@ def test_ranges_become_their_offsets(ranges: list[tuple[int, int]]) -> None:
     bitmap = ranges_bitmap(starts, stops)
     assert [*bitmap] == expected
     assert offsets_array(bitmap).tolist() == expected
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("charge"), offset_sets, st.integers(0, 3)),
-            st.tuples(st.just("forget"), offset_sets),
-        )
-    )
-)
-def test_failed_attempts_are_counted_row_by_row(
-    steps: list[tuple[str, frozenset[int]] | tuple[str, frozenset[int], int]],
-) -> None:
-    backlog = Backlog()
-    counts: dict[int, int] = {}
-    for step in steps:
-        if len(step) == 3:
-            backlog.charge(BitMap64(step[1]), step[2])
-            counts.update({offset: counts.get(offset, 0) + step[2] for offset in step[1] if step[2]})
-        else:
-            backlog.forget_attempts(BitMap64(step[1]))
-            counts = {offset: count for offset, count in counts.items() if offset not in step[1]}
-        shown = {
-            offset: sum(offset in level for level in backlog.attempts)
-            for level in backlog.attempts
-            for offset in level
-        }
-        assert shown == counts
-
-
-def test_charging_leaves_what_readers_hold_alone() -> None:
-    backlog = Backlog()
-    backlog.charge(BitMap64([1, 2]))
-    held = tuple(backlog.attempts)
-    backlog.charge(BitMap64([2, 3]))
-    backlog.forget_attempts(BitMap64([1]))
-    assert [[*level] for level in held] == [[1, 2]]
 
 
 def test_an_empty_selection_has_no_rows() -> None:

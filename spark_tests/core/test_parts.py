@@ -17,6 +17,7 @@ from mq_broker.core import consumer_parts, owners, parts, snapshot
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
+from mq_broker.core.counts import RowCounts
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.facets import Facets
@@ -27,7 +28,7 @@ from mq_broker.core.query import Query, Reader
 from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.state import State
-from mq_broker.core.subscription import ATTEMPTS_MAX, Ended
+from mq_broker.core.subscription import Ended
 from mq_broker.journal.snapshots import PART_BYTES_MAX
 from mq_wire.limits import (
     AUDIT_RANGES,
@@ -156,7 +157,7 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     frames = np.zeros(rows, FRAME)
     frames["base"], frames["span"] = np.arange(rows), 1
     partition.log.restore(frames, {})
-    backlog.attempts = [BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * ATTEMPTS_MAX
+    backlog.attempts = RowCounts([BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * 8)
     assert checked(snapshot._rows_pieces("rows/1/0/0", destination, 0, 0)) > 20
 
 

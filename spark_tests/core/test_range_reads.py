@@ -227,7 +227,7 @@ def test_failed_attempts_of_a_range_follow_its_rows_back_to_the_queue() -> None:
     new.plan()
     assert counts(new) == [4]
     new.acknowledge(new.next)
-    assert not scene.queue.backlogs[0].attempts, "the counts of rows that are done are dropped"
+    assert not scene.queue.backlogs[0].attempts.bits, "the counts of rows that are done are dropped"
 
 
 def test_acknowledged_numbers_that_are_no_longer_kept_are_lost_not_other_rows() -> None:

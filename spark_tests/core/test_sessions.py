@@ -220,7 +220,7 @@ def test_failures_add_up_and_are_forgotten_with_the_row() -> None:
     session = scene.connect(1)
     assert [row.delivery_count for row in scene.received(session)] == [4]
     scene.acknowledge(session, (0, 0, 1))
-    assert scene.queue.backlogs[0].attempts == []
+    assert scene.queue.backlogs[0].attempts.bits == ()
 
 
 def test_after_a_restart_what_was_held_is_ready_and_nobody_has_failed() -> None:

@@ -8,11 +8,11 @@ from typing import Final
 
 from mq_broker.core import admin, apply, publishing, sessions, views
 from mq_broker.core.audit import Audit
+from mq_broker.core.counts import RowCounts
 from mq_broker.core.frozen import Shelf
 from mq_broker.core.lanes import Lanes
 from mq_broker.core.selection import Selection
 from mq_broker.core.session import Outbox, Session
-from mq_broker.core.subscription import Backlog
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.rows import RowReader
 from spark_tests.support.planting import Bug, Change
@@ -186,7 +186,7 @@ DELIVERIES: Final = (
                 sessions._give_back,
                 'ledger.record(returned={"destination": destination.number, "rows": rows})',
                 "for partition, offsets in seen.items():\n    "
-                "destination.queue.backlogs[partition].charge(offsets)",
+                "destination.queue.backlogs[partition].attempts.add(offsets)",
             ),
         ),
         "model",
@@ -250,7 +250,7 @@ DELIVERIES: Final = (
     Bug(
         "a charge of one row hits all",
         "failed attempts replace those that were counted before",
-        (Change(Backlog.charge, "self.attempts[level] = known | raised", "self.attempts[level] = raised"),),
+        (Change(RowCounts.add, "bits[at] ^ carry", "carry"),),
         "model",
     ),
     Bug(

@@ -184,7 +184,7 @@ CONTENT: Final = (
         (
             Change(
                 snapshot._restore_rows,
-                "attempts[known.level] = attempts[known.level] | BitMap64.deserialize(known.offsets)",
+                "backlog.attempts.restore(known.bit, BitMap64.deserialize(known.offsets))",
                 "pass",
             ),
         ),

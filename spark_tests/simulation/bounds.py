@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mq_broker.core.state import State
-from mq_broker.core.subscription import ATTEMPTS_MAX
 from spark_tests.oracle.history import History
 
 
@@ -39,10 +38,6 @@ def check_bounds(state: State, history: History) -> None:
             )
             batches = max((len(plan.batches) for plan in plans), default=0)
             sizes.append((f"batches of one plan of {consumer.label}", batches, settings.batches_per_plan_max))
-        sizes += [
-            (f"levels of attempts of {destination.name}", len(known.attempts), ATTEMPTS_MAX)
-            for known in destination.queue.backlogs
-        ]
         sizes += [
             (f"boundaries of {c.label}", len(c.past), settings.kept_boundaries)
             for c in destination.queue.consumers.values()

@@ -29,7 +29,7 @@ def chunks_of(bits: int = SMALL, *, small_pieces: bool = True) -> Iterator[None]
             patch.setattr(module, "CHUNK_BITS", bits)
         if small_pieces:
             patch.setattr(parts, "PIECE_BYTES", PIECE_BYTES)
-            for name in ("_FRAMES", "_PRODUCERS", "_LEVELS", "_QUARANTINED_BITS"):
+            for name in ("_FRAMES", "_PRODUCERS", "_QUARANTINED_BITS"):
                 patch.setattr(snapshot, name, 1)
             patch.setattr(owners, "_ENDS", 1)
         yield

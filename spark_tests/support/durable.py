@@ -15,6 +15,7 @@ import pytest
 
 from mq_broker.core import apply
 from mq_broker.core.audit import Audit
+from mq_broker.core.counts import RowCounts
 from mq_broker.core.durable_consumer import Consumer
 from mq_broker.core.log import PartitionLog
 from mq_broker.core.markers import Markers
@@ -28,7 +29,8 @@ from mq_broker.core.subscription import Backlog, Subscription
 MUTATORS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
     (PartitionLog, ("append", "move")),
     (Audit, ("record",)),
-    (Backlog, ("append", "plan", "acknowledge", "keep", "lose", "charge", "forget_attempts")),
+    (RowCounts, ("add", "forget")),
+    (Backlog, ("append", "plan", "acknowledge", "keep", "lose")),
     (Subscription, ("note_ended",)),
     (Consumer, ("add", "acknowledge", "forget", "drop_returned", "mark_committed")),
     (StagedSets, ("add", "pop")),

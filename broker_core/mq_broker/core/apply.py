@@ -208,7 +208,7 @@ def _returned(state: State, what: store.Returned, time_us: int, body: Body | Non
     subscription = _subscription(state, what)
     for rows in what.rows:
         offsets = BitMap64.deserialize(rows.offsets)
-        subscription.backlogs[rows.partition].charge(offsets)
+        subscription.backlogs[rows.partition].attempts.add(offsets)
         _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
@@ -272,7 +272,7 @@ def _give_back(
         backlog = subscription.backlogs[number]
         backlog.give_back(selection)
         if charge and selection.rows:
-            backlog.charge(selection.offsets(), charge)
+            backlog.attempts.add(selection.offsets(), charge)
         _touch_rows(state, destination.number, number, selection)
     plan.returned, plan.emptied, plan.assignments = True, True, {}
     state.stir(destination.name)

@@ -41,8 +41,8 @@ class RowsView:
     """Rows to be sent, in this order, as the state was when it was made; safe to read from any thread while
     pinned.
 
-    `delivery_count` is the count of rows without failed attempts of their own; `attempts[k]` holds offsets
-    with more than k.
+    `delivery_count` is the count of rows without failed attempts of their own; `attempts` are the bits of
+    those (`counts.RowCounts`).
     """
 
     destination: str

@@ -345,7 +345,7 @@ def _views(state: State, destination: Destination, plan: Plan, opened: wire.Open
             rows,
             first_delivery=start + at,
             delivery_count=plan.failed_attempts + 1,
-            attempts=tuple(destination.queue.backlogs[opened.partition].attempts),
+            attempts=destination.queue.backlogs[opened.partition].attempts.bits,
         )
         for at, rows in stretches
     ]

@@ -303,7 +303,7 @@ def _deliver(
             destination,
             number,
             taken,
-            attempts=tuple(backlog.attempts),
+            attempts=backlog.attempts.bits,
             session=session.number,
             size_bytes=size_bytes,
         )

@@ -31,7 +31,7 @@ from mq_broker.core.parts import key_of, part_of
 from mq_broker.core.selection import Lane, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
-from mq_broker.core.subscription import QUEUE, Subscription
+from mq_broker.core.subscription import Subscription
 from mq_wire.errors import JournalDamaged
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1 import store_pb2 as store
@@ -42,8 +42,6 @@ _FRAMES: Final = 1 << 15
 _PRODUCERS: Final = 1000
 #: Offsets of one bitmap of rows whose bytes are damaged: 4 MiB at most.
 _QUARANTINED_BITS: Final = 25
-#: Levels of failed attempts in one element; those above have one each.
-_LEVELS: Final = 16
 
 
 def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], set[str]]:
@@ -196,13 +194,10 @@ def _backlog_elements(subscription: Subscription, number: int, window: BitMap64)
     for priority, offsets in _ready_after_restart(subscription, number, window):
         lane = store.LaneRows(priority=priority, offsets=offsets.serialize(), subscription=whose)
         yield store.RowsPart(ready=[lane])
-    attempts = [level & window for level in subscription.backlogs[number].attempts]
-    short = attempts[:_LEVELS] if whose == QUEUE else []
-    if any(attempts):
-        yield store.RowsPart(attempts=[level.serialize() for level in short])
-        for at in range(len(short), len(attempts)):
-            level = store.AttemptRows(level=at, offsets=attempts[at].serialize(), subscription=whose)
-            yield store.RowsPart(more_attempts=[level])
+    for bit, known in enumerate(subscription.backlogs[number].attempts.bits):
+        if offsets := known & window:
+            count = store.CountBit(bit=bit, offsets=offsets.serialize(), subscription=whose)
+            yield store.RowsPart(attempt_bits=[count])
 
 
 def _rows_pieces(key: str, destination: Destination, number: int, chunk: int) -> Iterator[tuple[str, bytes]]:
@@ -342,12 +337,11 @@ def _restore_rows(destination: Destination, number: int, part: store.RowsPart) -
     for lane in part.ready:
         backlog = destination.subscriptions[lane.subscription].backlogs[number]
         backlog.restore([(lane.priority, BitMap64.deserialize(lane.offsets))])
-    levels = [store.AttemptRows(level=at, offsets=offsets) for at, offsets in enumerate(part.attempts)]
-    for known in (*levels, *part.more_attempts):
-        attempts = destination.subscriptions[known.subscription].backlogs[number].attempts
-        while known.level >= len(attempts):
-            attempts.append(BitMap64())
-        attempts[known.level] = attempts[known.level] | BitMap64.deserialize(known.offsets)
+    for known in part.attempt_bits:
+        backlog = destination.subscriptions[known.subscription].backlogs[number]
+        backlog.attempts.restore(known.bit, BitMap64.deserialize(known.offsets))
+    for above in part.attempts:  # format 1
+        destination.queue.backlogs[number].attempts.add(BitMap64.deserialize(above))
     destination.partitions[number].log.restore(
         frames_of(part.frames, part.frame_bytes),
         {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse},

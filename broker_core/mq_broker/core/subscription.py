@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, cast
 
 from pyroaring import BitMap64, FrozenBitMap64
 
+from mq_broker.core.counts import RowCounts
 from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.facets import Facets
 from mq_broker.core.lanes import Lanes, Ready
@@ -22,8 +23,6 @@ from mq_broker.core.session import Session
 
 #: The subscription of a queue.
 QUEUE: Final = 0
-#: Failed attempts of a row are counted up to here: each level of them is a bitmap.
-ATTEMPTS_MAX: Final = 255
 #: Rows of no partition. Of many thousand partitions most may be empty, and a bitmap takes 265 bytes.
 _NONE: Final = cast("BitMap64", FrozenBitMap64())
 
@@ -48,8 +47,8 @@ class Backlog:
         self.rows = 0
         #: Acknowledged, and kept for a checkpoint that may have lost its last batch.
         self.kept = _NONE
-        #: [k] = offsets with more than k failed attempts.
-        self.attempts: list[BitMap64] = []
+        #: Failed attempts.
+        self.attempts = RowCounts()
 
     def append(self, base: int, facets: Facets, rows: int) -> None:
         """Takes new rows, which are ready."""
@@ -92,7 +91,7 @@ class Backlog:
             self.rows -= before
         # At recovery they are still ready, since what a connected consumer holds is not on disk.
         self.ready.discard(offsets)
-        self.forget_attempts(offsets)
+        self.attempts.forget(offsets)
 
     def keep(self, offsets: BitMap64) -> None:
         """Rows of a plan are done, and kept for now."""
@@ -117,22 +116,6 @@ class Backlog:
         """Returns the offsets of [low, high) that somebody can still get."""
         window = range_bitmap(low, high)
         return (self.unacknowledged & window) | (self.kept & window)
-
-    def charge(self, offsets: BitMap64, times: int = 1) -> None:
-        """Counts `times` failed attempts more for each of these rows; no row has more than `ATTEMPTS_MAX`."""
-        for _ in range(min(times, ATTEMPTS_MAX)):
-            raised = offsets
-            for level, known in enumerate(self.attempts):
-                above = known & raised
-                self.attempts[level] = known | raised
-                raised = above
-            if raised and len(self.attempts) < ATTEMPTS_MAX:
-                self.attempts.append(raised.copy())
-
-    def forget_attempts(self, offsets: BitMap64) -> None:
-        """Drops the counts of rows that are done."""
-        if self.attempts:
-            self.attempts = [left for known in self.attempts if (left := known - offsets)]
 
 
 class Ended(NamedTuple):

@@ -129,7 +129,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     if not opened.accept_data_loss:
         check_kept(destination, opened.partition, selection)
     partition = destination.partitions[opened.partition]
-    attempts = tuple(destination.queue.backlogs[opened.partition].attempts)
+    attempts = destination.queue.backlogs[opened.partition].attempts.bits
     return [
         make_view(
             state,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import RowsView
+from mq_broker.core.counts import counts_of
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Lane, offsets_array, range_bitmap
 from mq_broker.journal.frames import Place
@@ -436,13 +437,9 @@ def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
     """
     low = piece.base_offset
     high = low + piece.rows if piece.offsets is None else int(piece.offsets[-1]) + 1
-    levels = [level for level in view.attempts if level.range_cardinality(low, high)]
-    if not levels:
+    if not any(known.range_cardinality(low, high) for known in view.attempts):
         return [(piece.rows, view.delivery_count)]
-    offsets = _offsets(piece)
-    counts = np.full(piece.rows, view.delivery_count)
-    for level in levels:
-        counts += np.isin(offsets, offsets_array(level & range_bitmap(low, high)), assume_unique=True)
+    counts = view.delivery_count + counts_of(view.attempts, _offsets(piece))
     edges = np.flatnonzero(np.diff(counts)) + 1
     starts = np.concatenate(([0], edges))
     return list(zip(np.diff(np.append(starts, piece.rows)).tolist(), counts[starts].tolist(), strict=True))

@@ -149,7 +149,7 @@ def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> 
         "next": partition.log.next_offset,
         "duplicates": partition.duplicates,
         "ready": dict(sorted((ready | held).items())),
-        "attempts": _attempts(backlog.attempts),
+        "attempts": _attempts(backlog.attempts.bits),
         "audit": [
             (
                 name,
@@ -164,11 +164,11 @@ def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> 
     }
 
 
-def _attempts(levels: list[BitMap64]) -> dict[int, int]:
+def _attempts(bits: tuple[BitMap64, ...]) -> dict[int, int]:
     counts: dict[int, int] = {}
-    for level in levels:
-        for offset in level:
-            counts[offset] = counts.get(offset, 0) + 1
+    for bit, known in enumerate(bits):
+        for offset in known:
+            counts[offset] = counts.get(offset, 0) + (1 << bit)
     return dict(sorted(counts.items()))
 
 

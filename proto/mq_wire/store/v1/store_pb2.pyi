@@ -596,30 +596,30 @@ class AuditPart(_message.Message):
     def __init__(self, producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., last_offset: _Optional[int] = ..., range_first: _Optional[_Iterable[int]] = ..., range_rows: _Optional[_Iterable[int]] = ..., range_crc: _Optional[_Iterable[int]] = ..., range_base: _Optional[_Iterable[int]] = ..., range_time_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowsPart(_message.Message):
-    __slots__ = ("ready", "attempts", "frames", "sparse", "more_attempts", "frame_bytes")
+    __slots__ = ("ready", "attempts", "frames", "sparse", "attempt_bits", "frame_bytes")
     READY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
-    MORE_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_BITS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     ready: _containers.RepeatedCompositeFieldContainer[LaneRows]
     attempts: _containers.RepeatedScalarFieldContainer[bytes]
     frames: bytes
     sparse: _containers.RepeatedCompositeFieldContainer[SparseFrame]
-    more_attempts: _containers.RepeatedCompositeFieldContainer[AttemptRows]
+    attempt_bits: _containers.RepeatedCompositeFieldContainer[CountBit]
     frame_bytes: int
-    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., more_attempts: _Optional[_Iterable[_Union[AttemptRows, _Mapping]]] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., attempt_bits: _Optional[_Iterable[_Union[CountBit, _Mapping]]] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
 
-class AttemptRows(_message.Message):
-    __slots__ = ("level", "offsets", "subscription")
-    LEVEL_FIELD_NUMBER: _ClassVar[int]
+class CountBit(_message.Message):
+    __slots__ = ("bit", "offsets", "subscription")
+    BIT_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    level: int
+    bit: int
     offsets: bytes
     subscription: int
-    def __init__(self, level: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
+    def __init__(self, bit: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class SparseFrame(_message.Message):
     __slots__ = ("base", "offsets")
