@@ -19,8 +19,24 @@ FORBIDDEN: dict[str, tuple[set[str], tuple[str, ...]]] = {
     # All of these would load Spark, the last one on the first use of the name.
     "pyspark_mq.client": ({"pyspark", "pyspark_mq.spark", "pyspark_mq.DefaultSource"}, ()),
 }
-#: What the core may not know: it is sans-IO, so no file, socket, thread or clock.
-CORE_FORBIDDEN = {
+#: What must run without a file, socket, thread or clock of its own: the broker's rules, and the client's.
+SANS_IO = (
+    "mq_broker.core",
+    *(
+        f"pyspark_mq.client.{name}"
+        for name in (
+            "acknowledging",
+            "backoff",
+            "boundary",
+            "lane",
+            "outstanding",
+            "receive_window",
+            "sessions",
+            "window",
+        )
+    ),
+)
+SANS_IO_FORBIDDEN = {
     "os",
     "io",
     "time",
@@ -47,7 +63,7 @@ def may_not_import(module: str) -> set[str]:
     for package, (forbidden, exempt) in FORBIDDEN.items():
         if within(module, package) and not any(within(module, name) for name in exempt):
             found |= forbidden
-    return found | CORE_FORBIDDEN if within(module, "mq_broker.core") else found
+    return found | SANS_IO_FORBIDDEN if any(within(module, name) for name in SANS_IO) else found
 
 
 def violations() -> list[str]:
@@ -69,6 +85,8 @@ def test_the_client_may_not_know_spark() -> None:
     of_the_client = may_not_import("pyspark_mq.client.producer")
     assert {"pyspark", "pyspark_mq.spark", "mq_broker"} <= of_the_client
     assert "pyspark" not in may_not_import("pyspark_mq.spark.source")
+    assert "threading" in may_not_import("pyspark_mq.client.receive_window")
+    assert all(any(within(module_name(path), name) for path in sources()) for name in SANS_IO)
     assert within("pyspark.sql.types", "pyspark")
     assert not within("pyspark_mq.client.link", "pyspark")
 

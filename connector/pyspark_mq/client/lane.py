@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Final
 
 from mq_wire.errors import MqError, OutOfOrder
 from mq_wire.limits import AUDIT_RANGES
+from pyspark_mq.client.backoff import BACKOFF
 from pyspark_mq.client.records import Piece
 from pyspark_mq.client.sending import NO_SEQUENCE, OutgoingBatch
 
-#: Wait before a refused partition is tried again, doubling from the first to the second.
-_HOLD_FIRST_S: Final = 0.01
-_HOLD_LAST_S: Final = 1.0
 #: Unanswered batches of one partition: the broker must still remember each of them when it comes again.
 _UNANSWERED_MAX: Final = AUDIT_RANGES // 2
 
@@ -33,7 +32,7 @@ class Lane:
 
     __slots__ = (
         "_next_sequence",
-        "_pause",
+        "_waits",
         "forgotten",
         "full",
         "held",
@@ -52,7 +51,7 @@ class Lane:
         self.refusal: MqError | None = None
         self.waiting: list[OutgoingBatch] = []
         self._next_sequence = 0
-        self._pause = _HOLD_FIRST_S
+        self._waits: Iterator[float] | None = None  # of the present row of refusals
 
     def admits(self, batch: OutgoingBatch) -> bool:
         """Whether a batch may go now, which then has its sequence; one that may not waits."""
@@ -79,7 +78,7 @@ class Lane:
 
     def taken(self) -> None:
         """The broker has taken a batch."""
-        self._pause, self.refusal = _HOLD_FIRST_S, None
+        self._waits = self.refusal = None
 
     def hold(self, batch: OutgoingBatch, error: MqError, now: float, *, pause: bool) -> None:
         """A batch was refused for now: it goes again before those behind it."""
@@ -88,8 +87,9 @@ class Lane:
             self.refusal = error
         self._wait(or_skip(batch))
         if pause:
-            self.until = now + self._pause
-            self._pause = min(2 * self._pause, _HOLD_LAST_S)
+            if self._waits is None:
+                self._waits = BACKOFF.waits()
+            self.until = now + next(self._waits)
 
     def give_up(self, batch: OutgoingBatch, now: float) -> None:
         """Puts a skip in the place of a batch that has failed."""
