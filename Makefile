@@ -27,9 +27,9 @@ FLOODS ?= 3
 MESSAGES ?= 100000000
 # Duration of `make soak` in minutes.
 MINUTES ?= 60
-# Folders of `make test`'s four parts: whole brokers that things happen to; Spark drivers that things happen to; other tests that run
+# Folders of `make test`'s four parts: brokers and disks that things happen to; Spark drivers that things happen to; other tests that run
 # Spark; all the rest.
-HARNESSES := $(addprefix spark_tests/,compat damage engine faults hostile planted simulation)
+HARNESSES := $(addprefix spark_tests/,damage engine faults hostile)
 DRIVERS := $(addprefix spark_tests/,compat spark_crash)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
