@@ -27,9 +27,9 @@ FLOODS ?= 3
 MESSAGES ?= 100000000
 # Duration of `make soak` in minutes.
 MINUTES ?= 60
-# Folders of `make test`'s four parts: whole brokers that things happen to; Spark drivers that things happen to; other tests that run
+# Folders of the parts of `make test`: brokers and disks that things happen to; Spark drivers that things happen to; other tests that run
 # Spark; all the rest.
-HARNESSES := $(addprefix spark_tests/,compat damage engine faults hostile planted simulation)
+HARNESSES := $(addprefix spark_tests/,damage engine faults hostile)
 DRIVERS := $(addprefix spark_tests/,compat spark_crash)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
@@ -72,11 +72,11 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@$(DEMO_VENV)/bin/python -m uv pip install --quiet --python $(DEMO_VENV)/bin/python --reinstall-package pyspark-mq "$$(ls dist/demo/*.whl)[broker,spark]" rich
 	@touch $@
 
-# Much of their time tests wait for processes, disks and clocks: four parts side by side take little more than the longest.
-test: check  ## runs all tests, with lint and types; .ci/run calls it
+# Tests wait for processes, disks and clocks for much of their time: parts side by side take little more than the longest.
+test: setup  ## runs all tests, with lint and types; .ci/run calls it
 	@$(NEEDS_JAVA)
-	@echo "four parts side by side: Spark's drivers, Spark's sessions, harnesses, the rest; each reports when it is done"
-	@$(MAKE) --no-print-directory -j4 --output-sync=target drivers sessions harnesses quick
+	@echo "five parts side by side: lint and types, Spark's drivers, Spark's sessions, harnesses, the rest; each reports when it is done"
+	@$(MAKE) --no-print-directory -j5 --output-sync=target check drivers sessions harnesses quick
 
 check: setup  ## checks lint, format, types and generated stubs
 	$(BIN)/ruff check .

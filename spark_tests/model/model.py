@@ -8,9 +8,9 @@ same ones. What survives a crash is `Model.after_crash`.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 from mq_wire.errors import (
@@ -81,7 +81,8 @@ class Model:
         """Returns what a broker knows that comes up again: what connected consumers held is ready, and was
         not their failure.
         """
-        left = deepcopy(self)
+        # Ten times as fast as deepcopy, which took most of the time of random commands on a disk.
+        left: Model = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
         for session in left.sessions.values():
             for row in session.delivered:
                 if row.holder == ("session", session.number):

@@ -16,7 +16,7 @@ from spark_tests.support.planting import Bug, Change
 from spark_tests.support.seeds import seeded
 
 #: No new bug is planted when this much time has gone, and so many were caught.
-_SECONDS: Final = 45.0
+_SECONDS: Final = 30.0
 _SECONDS_EACH: Final = 40.0
 _LEAST: Final = 5
 

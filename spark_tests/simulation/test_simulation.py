@@ -18,7 +18,7 @@ from spark_tests.simulation.simulation import simulate
 from spark_tests.support.seeds import seeded
 from spark_tests.support.tree import PROJECT
 
-HISTORIES: Final = 40
+HISTORIES: Final = 30
 #: What is rare may need some more.
 HISTORIES_MAX: Final = 120
 #: What a simulation in which it never happens proves nothing about.

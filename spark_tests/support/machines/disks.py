@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 import random
-from copy import deepcopy
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -22,12 +22,23 @@ class DiskMachine(BrokerMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.synced = deepcopy(self.model)
+        self._synced = b""
+        self._sync()
         self.turn_commands = 1
         self.in_turn = 0
 
     def make_world(self) -> DiskWorld:
         return DiskWorld(SETTINGS, snapshot_bytes=4 << 10)
+
+    @property
+    def synced(self) -> Model:
+        """A copy of its own, as often as it is asked for."""
+        model: Model = pickle.loads(self._synced)
+        return model
+
+    def _sync(self) -> None:
+        """Keeps the model as it is now, as bytes: twice in each command, and seldom looked at."""
+        self._synced = pickle.dumps(self.model, pickle.HIGHEST_PROTOCOL)
 
     def prepare(self) -> None:
         super().prepare()
@@ -45,7 +56,7 @@ class DiskMachine(BrokerMachine):
         """A turn ends when its commands are there, when there is no room for more, and when rows are read."""
         if self.world.turn_is_empty():
             self.in_turn = 0
-            self.synced = deepcopy(self.model)
+            self._sync()
 
     @rule(commands=st.integers(1, 6))
     def change_turns(self, commands: int) -> None:
@@ -54,7 +65,7 @@ class DiskMachine(BrokerMachine):
     @rule()
     def take_snapshot(self) -> None:
         self.world.take_snapshot()
-        self.synced = deepcopy(self.model)
+        self._sync()
 
     @rule()
     def restart(self) -> None:
@@ -87,7 +98,7 @@ class DiskMachine(BrokerMachine):
         self.model = left.after_crash()
         check_same(dump_broker(self.world.broker), dump_model(self.model))
         self.world.restart_ids(self.model.identities)
-        self.synced = deepcopy(self.model)
+        self._sync()
         self.arrived.clear()
         self.in_turn = 0
         self.names = [
