@@ -196,9 +196,9 @@ class RealDisk:
     """A `Disk` in an existing folder of the operating system.
 
     Args:
-        path: the folder; created with its parents if it is missing. like: file whose owner and mode new files
-        get, so that the broker's user can read what root has written.
-            If None or missing, new files get the system's defaults.
+        path: the folder; created with its parents if it is missing.
+        like: file whose owner and mode new files get, so that the broker's user can read what root has
+            written. If None or missing, new files get the system's defaults.
         read_only: nothing is created or changed; calls that would do so raise OSError.
     """
 

@@ -194,9 +194,9 @@ class Journal(JournalSpace):
         full.
 
         Args:
-            size_bytes: sum of `frames.frame_bytes` of all entries that belong together. for_state: the
-            entries may use the segments that are kept back for state. So acknowledgements, which
-                free space, go on when rows are refused.
+            size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
+            for_state: the entries may use the segments that are kept back for state. So acknowledgements,
+                which free space, go on when rows are refused.
             left: number of kept-back segments that must remain even then.
 
         Raises:

@@ -64,8 +64,7 @@ class Inspection:
 
     Raises:
         JournalDamaged: there is no whole snapshot, and the journal's beginning is gone: there is no state to
-        start
-            from.
+            start from.
         DataDirectoryUnusable: files of another journal or of a newer version.
     """
 
