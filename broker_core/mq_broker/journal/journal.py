@@ -1,7 +1,8 @@
 """The journal: a chain of segments with everything that is durable, written in turns with one sync each.
 
-    journal = Journal.create(disk, settings, uuid)                  # once, for a new data directory journal,
-    turns = Journal.recover(disk, settings, uuid, start)   # at every start; read all of `turns` first
+    journal = Journal.create(disk, settings, uuid)     # once, for a new data directory
+    # at every start; read all of `turns` before the first `add`
+    journal, turns = Journal.recover(disk, settings, uuid, start)
 
     if not journal.fits(size):             # the collected turn would not fit into its segment
         journal.commit()

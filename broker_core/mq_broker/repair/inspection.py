@@ -1,6 +1,4 @@
-"""Reads everything in a data directory, damaged or not: the findings, and the state as far as it can be
-known.
-"""
+"""Reads everything in a data directory, damaged or not: the findings, and the state as far as it is known."""
 
 from __future__ import annotations
 
