@@ -1,4 +1,4 @@
-"""Packaging of pyspark-mq: three import packages, each alone under a source root of its own."""
+"""Packaging of pyspark-mq: three import packages, each in a source root of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOTS = {"mq_wire": "proto", "pyspark_mq": "connector", "mq_broker": "broker_cor
 
 
 def packages() -> list[str]:
-    """The three packages and what is inside them: every folder that holds Python."""
+    """Returns the three packages and all packages inside them: every folder with Python files."""
     found = set()
     for name, root in ROOTS.items():
         for path in (HERE / root / name).rglob("*.py"):
@@ -21,7 +21,7 @@ def packages() -> list[str]:
 
 
 def version() -> str:
-    """The newest version in the changelog: written in one place only."""
+    """Returns the newest version in the changelog, the only place where the version is written."""
     match = re.search(
         r"^## (\d+\.\d+\.\d+)", (HERE / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -32,8 +32,8 @@ def version() -> str:
 setup(
     name="pyspark-mq",
     version=version(),
-    description="A durable, columnar message queue for Spark: read and write streams exactly once, with "
-    "priorities and replay",
+    description="A durable, columnar message queue for Spark: "
+    "read and write streams exactly once, with priorities and replay",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -187,8 +187,7 @@ class BrokerConfig:
 
         Raises:
             InvalidOption: the file cannot be read or is not TOML, or it has an unknown setting (the error
-            suggests
-                another name) or a wrong value.
+                suggests another name) or a wrong value.
         """
         try:
             # utf-8-sig: editors of Windows may begin the file with a byte order mark

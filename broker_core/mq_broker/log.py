@@ -182,11 +182,12 @@ class _Writing:
 
 
 class LogOutput:
-    """Sends what `say` says to a stream, from `with` to its end; the last lines have a second.
+    """A context manager that writes the events of `say` to a stream. At the end it writes the waiting lines,
+    for at most a second.
 
     Args:
-        style: one of FORMATS.
-        level: one of LEVELS; what is less important is not said.
+        style: one of `FORMATS`.
+        level: one of `LEVELS`.
         stream: default stderr.
     """
 

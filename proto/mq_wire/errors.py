@@ -121,7 +121,7 @@ class InvalidOption(FixTheCall):
 
 
 class InvalidRecords(FixTheCall):
-    """Records that are not what the envelope says."""
+    """Records that do not match the envelope."""
 
     code = "INVALID_RECORDS"
 
@@ -139,7 +139,7 @@ class InvalidRequest(FixTheCall):
 
 
 class Unsupported(FixTheCall):
-    """Something this version does not do."""
+    """Something that this version does not support."""
 
     code = "UNSUPPORTED"
 
@@ -187,13 +187,13 @@ class SharedRange(FixTheCall):
 
 
 class ProducerFenced(Replaced):
-    """A newer epoch of this producer name is at work."""
+    """A newer epoch of this producer name is in use."""
 
     code = "PRODUCER_FENCED"
 
 
 class RunFenced(Replaced):
-    """A newer run of this consumer is at work."""
+    """A newer run of this consumer is in use."""
 
     code = "RUN_FENCED"
 
@@ -205,13 +205,13 @@ class IncarnationSuperseded(Replaced):
 
 
 class EpochFenced(Replaced):
-    """A newer writer of this query is at work."""
+    """A newer writer of this query is in use."""
 
     code = "EPOCH_FENCED"
 
 
 class SessionClosed(Replaced):
-    """The stream that these deliveries came from is gone; they may have gone to somebody else."""
+    """The stream that delivered these rows has ended; other consumers may have them now."""
 
     code = "SESSION_CLOSED"
 
@@ -241,7 +241,7 @@ class OffsetsUnknown(StateMismatch):
 
 
 class DataLost(StateMismatch):
-    """Rows that were asked for are no longer kept."""
+    """Requested rows are no longer kept."""
 
     code = "DATA_LOST"
 
@@ -253,7 +253,7 @@ class BatchMismatch(StateMismatch):
 
 
 class StagedSetUnknown(StateMismatch):
-    """A commit names staged sets that are not there, or not whole."""
+    """A commit names staged sets that do not exist or are incomplete."""
 
     code = "STAGED_SET_UNKNOWN"
 

@@ -61,7 +61,7 @@ def test_idle_connections_give_way(tmp_path: pathlib.Path) -> None:
             assert wire.stats(siege.witness.queue, wait_for_ready=True).enqueued_rows
         siege.witness.wait_for(5)
         assert re.search(
-            r"\d+ idle connections of one host are ended, others need room", siege.broker.stderr()
+            r"\d+ idle connections of one host are closed: others need their place", siege.broker.stderr()
         )
     finally:
         target.close()

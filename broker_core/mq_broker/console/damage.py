@@ -52,12 +52,7 @@ def _print(report: Report, options: argparse.Namespace) -> None:
         return
     for finding in report.findings:
         put(str(finding))
-    put(
-        f"{report.directory}: {report.segments} segments with {report.turns:,} turns "
-        f"({size(report.bytes)}), {report.snapshots} snapshots: "
-        f"{len(report.findings)} damaged, {report.lost_rows:,} rows lost"
-        if report.findings
-        else f"{report.directory}: {report.segments} segments with {report.turns:,} turns "
-        f"({size(report.bytes)}), {report.snapshots} "
-        "snapshots: all whole"
-    )
+    turns = f"{report.segments} segments with {report.turns:,} turns ({size(report.bytes)})"
+    damage = f"{len(report.findings)} damaged, {report.lost_rows:,} rows lost"
+    found = damage if report.findings else "all whole"
+    put(f"{report.directory}: {turns}, {report.snapshots} snapshots: {found}")

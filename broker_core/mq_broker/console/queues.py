@@ -66,10 +66,8 @@ def create(options: argparse.Namespace) -> int:
     # `created` is not enough: a repeated call finds the queue that its first attempt made, and an older
     # broker does not send it.
     is_new = made.created or not existed
-    put(
-        f"{'created ' if is_new else ''}{made.name} {'' if is_new else 'existed already, '}with "
-        f"{len(made.partitions)} partitions"
-    )
+    what = f"created {made.name}" if is_new else f"{made.name} existed already,"
+    put(f"{what} with {len(made.partitions)} partitions")
     return 0
 
 

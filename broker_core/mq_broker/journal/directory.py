@@ -119,9 +119,10 @@ class DataDirectory:
         If `identity.created` is False, there is no journal: make one and call `finish`.
 
         Raises:
-            DataDirectoryInUse: another process uses it. DataDirectoryUnusable: it is no data directory, has
-            an unknown format, is damaged, or cannot be written. StoreFull, StorageFailed: it could not be
-            made.
+            DataDirectoryInUse: another process uses it.
+            DataDirectoryUnusable: it is no data directory, has an unknown format, is damaged, or cannot be
+                written.
+            StoreFull, StorageFailed: it could not be made.
         """
         folder = Path(path).absolute()
         try:
@@ -159,8 +160,9 @@ class DataDirectory:
             read_only: nothing is made or changed, not even the lock file. Read permission is enough.
 
         Raises:
-            DataDirectoryInUse: a broker is running on it: stop it first. DataDirectoryUnusable: it is no data
-            directory, its identity cannot be read, or it has a newer format.
+            DataDirectoryInUse: a broker is running on it: stop it first.
+            DataDirectoryUnusable: it is no data directory, its identity cannot be read, or it has a newer
+                format.
         """
         folder = Path(path).absolute()
         if not (folder / "journal").is_dir() or not (folder / "snapshots").is_dir():
@@ -264,8 +266,7 @@ def identity_files(folder: Path) -> Files:
 
     Raises:
         DataDirectoryUnusable: one of them has a format that this program does not know. The other one may
-        then be
-            older than the journal.
+            then be older than the journal.
     """
     found: list[Identity | None] = []
     for name in (_IDENTITY, _COPY):

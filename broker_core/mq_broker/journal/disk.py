@@ -4,11 +4,11 @@ simulate crashes.
 The journal relies only on this:
 
 - Bytes are durable once `DiskFile.sync` has returned. Before that, each sector may be lost or kept, in any
-order. - After a failed `sync`, a later one may succeed although the bytes are not on the disk: Linux marks
-the pages as
-  clean and serves them from its cache. - A name is durable once `Disk.sync_directory` has returned. `rename`
-is atomic: the file has the old name or the
-  new one.
+  order.
+- After a failed `sync`, a later one may succeed although the bytes are not on the disk: Linux marks the pages
+  as clean and serves them from its cache.
+- A name is durable once `Disk.sync_directory` has returned. `rename` is atomic: the file has the old name or
+  the new one.
 
 `RealDisk` is the operating system. Tests use `mq_broker.testing.memory_disk.MemoryDisk`.
 """
@@ -196,9 +196,9 @@ class RealDisk:
     """A `Disk` in an existing folder of the operating system.
 
     Args:
-        path: the folder; created with its parents if it is missing. like: file whose owner and mode new files
-        get, so that the broker's user can read what root has written.
-            If None or missing, new files get the system's defaults.
+        path: the folder; created with its parents if it is missing.
+        like: file whose owner and mode new files get, so that the broker's user can read what root has
+            written. If None or missing, new files get the system's defaults.
         read_only: nothing is created or changed; calls that would do so raise OSError.
     """
 

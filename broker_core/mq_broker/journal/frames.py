@@ -19,10 +19,10 @@ numbers are little-endian.
        +---------------------------------------------------------------+
 
 - *body CRC* is `zlib.crc32` of the body, or 0 without body. A reader that knows the place of a body can check
-  it without reading the header. - *header CRC* covers bytes 0-59 (including place and body CRC) and the
-header. It is seeded with the CRC of the
-  journal's uuid, because a payload may contain frames of another journal. It covers the place, because disks
-  may write to the wrong place, and recycled files are full of old frames.
+  it without reading the header.
+- *header CRC* covers bytes 0-59 (including place and body CRC) and the header. It is seeded with the CRC of
+  the journal's uuid, because a payload may contain frames of another journal. It covers the place, because
+  disks may write to the wrong place, and recycled files are full of old frames.
 - *index* numbers the entries of a turn from 0. In a trailer it is the number of entries.
 - *flags*: 1 = HAS_BODY. With the flag, a body size of 0 means an empty body; without it there is no body.
 

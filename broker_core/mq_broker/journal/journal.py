@@ -1,7 +1,8 @@
 """The journal: a chain of segments with everything that is durable, written in turns with one sync each.
 
-    journal = Journal.create(disk, settings, uuid)                  # once, for a new data directory journal,
-    turns = Journal.recover(disk, settings, uuid, start)   # at every start; read all of `turns` first
+    journal = Journal.create(disk, settings, uuid)     # once, for a new data directory
+    # at every start; read all of `turns` before the first `add`
+    journal, turns = Journal.recover(disk, settings, uuid, start)
 
     if not journal.fits(size):             # the collected turn would not fit into its segment
         journal.commit()
@@ -194,9 +195,9 @@ class Journal(JournalSpace):
         full.
 
         Args:
-            size_bytes: sum of `frames.frame_bytes` of all entries that belong together. for_state: the
-            entries may use the segments that are kept back for state. So acknowledgements, which
-                free space, go on when rows are refused.
+            size_bytes: sum of `frames.frame_bytes` of all entries that belong together.
+            for_state: the entries may use the segments that are kept back for state. So acknowledgements,
+                which free space, go on when rows are refused.
             left: number of kept-back segments that must remain even then.
 
         Raises:

@@ -241,8 +241,8 @@ class SegmentPool:
 
         Args:
             wanted: numbers of free bytes; the first one that can be reached is the goal. A number that is
-            free
-                already is skipped, since it was not enough. If no number can be reached, one file is removed.
+                free already is skipped, since it was not enough. If no number can be reached, one file is
+                removed.
             left: number of files that stay.
 
         Returns:

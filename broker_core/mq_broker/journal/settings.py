@@ -30,8 +30,7 @@ class JournalSettings:
             after a snapshot, and a snapshot needs room: without it, a full disk would stay full for ever.
         sector_bytes: number of bytes that the device writes atomically, 512 or 4096; None asks the disk.
         fill_in_background: whether a thread fills pool files. Tests switch it off, so that all steps happen
-        in
-            a fixed order.
+            in a fixed order.
         maps_max: number of segments that stay mapped for readers; other segments are mapped again on use.
 
     Raises:

@@ -143,10 +143,11 @@ class SnapshotStore:
             keep: keys of unchanged parts of the newest snapshot. Parts in neither argument are dropped.
 
         Raises:
-            StoreFull: no room. StorageFailed: a write or sync failed. JournalDamaged: an unchanged part that
-            had to be copied is damaged: pass all parts in `parts`. InternalError: a key was given twice, a
-            key to keep is not in the newest snapshot, or a part has more
-                than `PART_BYTES_MAX` bytes.
+            StoreFull: no room.
+            StorageFailed: a write or sync failed.
+            JournalDamaged: an unchanged part that had to be copied is damaged: pass all parts in `parts`.
+            InternalError: a key was given twice, a key to keep is not in the newest snapshot, or a part has
+                more than `PART_BYTES_MAX` bytes.
         """
         number = self._last_number + 1
         self._last_number = number

@@ -1,6 +1,4 @@
-"""Reads everything in a data directory, damaged or not: the findings, and the state as far as it can be
-known.
-"""
+"""Reads everything in a data directory, damaged or not: the findings, and the state as far as it is known."""
 
 from __future__ import annotations
 
@@ -64,8 +62,7 @@ class Inspection:
 
     Raises:
         JournalDamaged: there is no whole snapshot, and the journal's beginning is gone: there is no state to
-        start
-            from.
+            start from.
         DataDirectoryUnusable: files of another journal or of a newer version.
     """
 

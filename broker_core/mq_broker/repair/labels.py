@@ -1,6 +1,4 @@
-"""Files under a wrong name: swapped, copied, or put there by hand. Their content tells which file they
-are.
-"""
+"""Files under a wrong name: swapped, copied, or put there by hand. Their content shows the right name."""
 
 from __future__ import annotations
 

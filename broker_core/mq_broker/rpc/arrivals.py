@@ -78,9 +78,9 @@ class Arrivals:
     over, the calls of the connections with most such bytes are ended.
 
     Args:
-        limit: bytes. connections_max: when nearly as many connections are open, idle ones are closed. The
-        host with most idle
-            connections comes first.
+        limit: bytes.
+        connections_max: when nearly as many connections are open, idle ones are closed. The host with most
+            idle connections comes first.
     """
 
     def __init__(self, limit: int, connections_max: int) -> None:

@@ -34,10 +34,10 @@ class FirstRequests:
     silent calls does not keep others out.
 
     Args:
-        limit: most calls. workers: where their threads are reserved; None if they have threads already.
+        limit: most calls.
+        workers: where their threads are reserved; None if they have threads already.
         patience_s: a call is cancelled only after so much silence. Until then new calls wait, or are let in
-        if
-            `workers` is None.
+            if `workers` is None.
     """
 
     def __init__(self, limit: int, workers: Workers | None = None, patience_s: float = 0.0) -> None:

@@ -25,7 +25,7 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
 
     Raises:
         InvalidRequest, LimitExceeded: the bytes are no such message. The rest of the stream cannot be trusted
-        either.
+            either.
     """
     header, records = framing.split(message)
     if len(header) > PUBLISH_HEADER_BYTES_MAX:

@@ -35,10 +35,12 @@ class Shares:
     """How many calls of each kind have threads.
 
     Attributes:
-        streams: streams; each has one thread or two. waits: plans that wait for rows. silent: calls without
-        their first request. short: calls that are answered at once; their threads are made at the start.
+        streams: streams; each has one thread or two.
+        waits: plans that wait for rows.
+        silent: calls without their first request.
+        short: calls that are answered at once; their threads are made at the start.
         cause: the limit of the system because of which they are fewer than in the settings; "" = they are
-        not.
+            not.
     """
 
     streams: int

@@ -56,11 +56,10 @@ class MemoryDisk:
 
     Attributes:
         hook: called at every step that changes the disk, with the kind of step (create, allocate, write,
-        sync,
-            rename, remove, sync_directory), the file's name and the number of steps so far. It may raise
-            OSError, which fails the step, or `Crash`, which ends everything. A failing write leaves some of
-            its first sectors behind, as an interrupted write does. A failing sync behaves as on Linux: each
-            sector may be on the medium or not, and counts as clean from then on.
+            sync, rename, remove, sync_directory), the file's name and the number of steps so far. It may
+            raise OSError, which fails the step, or `Crash`, which ends everything. A failing write leaves
+            some of its first sectors behind, as an interrupted write does. A failing sync behaves as on
+            Linux: each sector may be on the medium or not, and counts as clean from then on.
         beside: another folder of the same device; its files count towards the same capacity.
         steps: number of steps so far.
         syncs: number of file syncs so far.
