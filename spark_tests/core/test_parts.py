@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 from mq_broker.core import consumer_parts, owners, parts, snapshot
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.broker import Broker
+from mq_broker.core.choosing import PLAN_BYTES_MAX
 from mq_broker.core.commands import Settings
 from mq_broker.core.counts import RowCounts
 from mq_broker.core.destination import Destination, Partition
@@ -23,7 +24,6 @@ from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
-from mq_broker.core.planning import PLAN_BYTES_MAX
 from mq_broker.core.query import Query, Reader
 from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, consumer_parts, owners, planning, queries, ranges, snapshot, staging
+from mq_broker.core import (
+    apply,
+    committing,
+    consumer_parts,
+    incarnations,
+    owners,
+    planning,
+    queries,
+    ranges,
+    snapshot,
+    staging,
+)
 from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
 from mq_broker.core.staged import StagedSets
@@ -170,7 +181,7 @@ SOURCE: Final = (
     Bug(
         "an older run is not fenced",
         "two starts of one query work side by side",
-        (Change(planning.find, "if who.run < consumer.run:", "if False:"),),
+        (Change(incarnations.find, "if who.run < consumer.run:", "if False:"),),
         "simulation",
     ),
     Bug(
@@ -233,7 +244,7 @@ SINK: Final = (
         "the same batch again is committed again",
         (
             Change(
-                staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"
+                committing.commit, "if marker is not None and request.version <= marker.version:", "if False:"
             ),
             Change(apply._staged_committed, "held = state.staged.pop(token)", "held = state.staged[token]"),
         ),
@@ -244,7 +255,7 @@ SINK: Final = (
         "a commit whose answer was lost is refused when it is asked for again",
         (
             Change(
-                staging.commit, "if marker is not None and request.version <= marker.version:", "if False:"
+                committing.commit, "if marker is not None and request.version <= marker.version:", "if False:"
             ),
         ),
         "simulation",
@@ -252,7 +263,7 @@ SINK: Final = (
     Bug(
         "a lower batch is swallowed",
         "a checkpoint older than the queue is told that its batch was committed",
-        (Change(staging._committed_before, "if request.version < marker.version:", "if False:"),),
+        (Change(committing._committed_before, "if request.version < marker.version:", "if False:"),),
         "model",
         is_rare=True,
     ),
@@ -261,7 +272,7 @@ SINK: Final = (
         "the rows of a batch that was committed with others vanish in silence",
         (
             Change(
-                staging._committed_before,
+                committing._committed_before,
                 "if request.rows != marker.rows and not request.keep_mismatch:",
                 "if False:",
             ),
@@ -274,7 +285,7 @@ SINK: Final = (
         "other rows under a number that an earlier query used vanish in silence",
         (
             Change(
-                staging._committed_before,
+                committing._committed_before,
                 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:',
                 "if False:",
             ),
@@ -287,7 +298,7 @@ SINK: Final = (
         "batchMismatch=keep drops rows of a query that never committed this batch",
         (
             Change(
-                staging._committed_before,
+                committing._committed_before,
                 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id:',
                 'if "" not in (query_id, marker.query_id) and query_id != marker.query_id and not '
                 "request.keep_mismatch:",
@@ -299,7 +310,7 @@ SINK: Final = (
     Bug(
         "a commit does not say who made it",
         "the marker of a commit is without its query",
-        (Change(staging.commit, '"query_id": query_id,', ""),),
+        (Change(committing.commit, '"query_id": query_id,', ""),),
         "model",
     ),
     Bug(
@@ -331,8 +342,8 @@ SINK: Final = (
         "a commit takes what its writers did not count",
         "a set with other rows than its task says is committed all the same",
         (
-            Change(staging._whole_set, "if held.rows != token.rows:", "if False:"),
-            Change(staging.commit, "if rows != request.rows:", "if False:"),
+            Change(committing._whole_set, "if held.rows != token.rows:", "if False:"),
+            Change(committing.commit, "if rows != request.rows:", "if False:"),
         ),
         "model",
     ),
@@ -361,7 +372,7 @@ SINK: Final = (
         (
             Change(apply._consumer_ended, "owners.touch_query(state, query_id).fence(batch)", "pass"),
             Change(
-                planning.end_consumer,
+                incarnations.end_consumer,
                 "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})",
                 "pass",
             ),
@@ -371,7 +382,11 @@ SINK: Final = (
     Bug(
         "a release returns rows of a committed batch",
         "what our sink has committed goes to others all the same",
-        (Change(planning.end_consumer, "done = [plan for plan in pending if plan.committed]", "done = []"),),
+        (
+            Change(
+                incarnations.end_consumer, "done = [plan for plan in pending if plan.committed]", "done = []"
+            ),
+        ),
         "model",
     ),
     Bug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq_broker.core import planning, sessions
+from mq_broker.core import incarnations, sessions
 from mq_broker.core.commands import ConsumersPage
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer
@@ -143,5 +143,5 @@ def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wi
             f"name or "
             "incarnation, as `mq consumers list` shows them"
         )
-    returned, acknowledged = planning.end_consumer(ledger, *found[0], successor=b"")
+    returned, acknowledged = incarnations.end_consumer(ledger, *found[0], successor=b"")
     return wire.ReleaseConsumerResponse(returned_rows=returned, acknowledged_rows=acknowledged)

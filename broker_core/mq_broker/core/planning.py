@@ -5,44 +5,18 @@ Rules: docs/rules.md, "Plans and delivery numbers".
 
 from __future__ import annotations
 
-from typing import Final
-
-from mq_broker.core import admin, staging
+from mq_broker.core import admin, choosing, incarnations
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Plan
-from mq_broker.core.lanes import choose
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
 from mq_wire.errors import (
     CheckpointTooOld,
-    IncarnationSuperseded,
-    InvalidRequest,
     LimitExceeded,
-    OffsetsUnknown,
-    RunFenced,
-    SharedRange,
-    WrongBroker,
 )
-from mq_wire.limits import PRIORITIES
-from mq_wire.names import check_client_name
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions
-
-PLAN_ROWS_MAX: Final = 8_000_000
-#: What somebody can do about two readers of one queue in one query.
-SHARED_REMEDY: Final = (
-    "Read the queue once and reuse the DataFrame, and start the query with a new checkpoint"
-)
-#: Bytes of a plan's bitmaps at most: they must fit into one journal entry, also in a segment that is kept
-#: back for state.
-PLAN_BYTES_MAX: Final = 4 << 20
-#: What a row takes in a bitmap at most, alone in its container; and what a container takes.
-_ROW_BYTES: Final = 32
-_CONTAINER_BYTES: Final = 8208
-_CONTAINER_BITS: Final = 16
-#: A plan that fills this share of its byte limit is not tried any larger.
-_FULL_ENOUGH: Final = 0.9
 
 
 def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
@@ -57,12 +31,12 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         or somebody acknowledges them by name.
     """
     who = request.who
-    check_cluster(ledger.state, who)
+    incarnations.check_cluster(ledger.state, who)
     if not who.incarnation and not who.destination_id:
         destination = admin.find_or_create(ledger, who.destination, request.create)
     else:
         destination = ledger.state.destination_of(who.destination, who.destination_id)
-    consumer = find(ledger, destination, who)
+    consumer = incarnations.find(ledger, destination, who)
     unread: list[Plan] = []
     lost = False
     if consumer is not None:
@@ -88,12 +62,12 @@ def plan(ledger: Ledger, request: wire.PlanRequest) -> wire.PlanResponse:
         )
     if consumer is None and destination.queue.consumer_named(who.consumer) is not None:
         # A take-over comes first: what the old checkpoint holds goes back, and may be all there is to plan.
-        consumer = _mint(ledger, destination, who)
-    if _available(destination, request) < max(request.min_rows, 1):
+        consumer = incarnations.mint(ledger, destination, who)
+    if choosing.available(destination, request) < max(request.min_rows, 1):
         return _idle(ledger, destination)
-    chosen = _choose(destination, request)
+    chosen = choosing.choose(destination, request)
     if consumer is None:
-        consumer = _mint(ledger, destination, who)
+        consumer = incarnations.mint(ledger, destination, who)
     _record_plan(ledger, destination, consumer, who.run, chosen)
     return _answer(
         ledger, destination, consumer, consumer.next, sum(selection.rows for selection in chosen), lost
@@ -152,96 +126,6 @@ def _check_one_queue(state: State, destination: Destination, consumer: Consumer)
             )
 
 
-def check_cluster(state: State, who: wire.ConsumerRef) -> None:
-    if who.cluster_id and who.cluster_id != state.cluster_id:
-        raise WrongBroker(
-            f"the query began with broker {who.cluster_id.hex()}, this one is {state.cluster_id.hex()}: "
-            f"check the address, "
-            "or start the query with a new checkpoint"
-        )
-
-
-def find(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer | None:
-    """Returns the consumer that asks, adopting its run; None where one has to be minted.
-
-    Raises:
-        RunFenced, IncarnationSuperseded, OffsetsUnknown, InvalidRequest.
-    """
-    if who.consumer:
-        check_client_name(who.consumer, "consumer")
-    check_run(ledger.state, who)
-    if who.incarnation:
-        consumer = destination.queue.consumers.get(who.incarnation)
-        if consumer is None:
-            raise ended(destination, who)
-        if consumer.name != who.consumer:
-            raise InvalidRequest(
-                f"the checkpoint belongs to consumer {consumer.name!r}, the option says {who.consumer!r}: "
-                f"restore the "
-                "option, or use a new checkpoint"
-            )
-    else:
-        named = destination.queue.consumer_named(who.consumer)
-        consumer = (
-            (named if named is not None and named.minted_by_run == who.run else None)
-            if who.consumer
-            else destination.queue.minted_by(who.run)
-        )
-    if consumer is not None:
-        if who.run < consumer.run:
-            raise RunFenced(
-                f"run {who.run} of consumer {consumer.label!r} was replaced by run {consumer.run}: another "
-                f"start of the query is at work"
-            )
-        if who.run > consumer.run:
-            # Written down: the older run stays refused after a restart too.
-            ledger.record(
-                range_opened={
-                    "destination": destination.number,
-                    "incarnation": consumer.incarnation,
-                    "run": who.run,
-                }
-            )
-    return consumer
-
-
-def check_run(state: State, who: wire.ConsumerRef) -> None:
-    if not 0 < who.run <= state.epoch:
-        raise InvalidRequest(f"run {who.run} was never given by this broker: hold a run first")
-
-
-def ended(
-    destination: Destination, who: wire.ConsumerRef
-) -> IncarnationSuperseded | OffsetsUnknown | SharedRange:
-    """Returns the error for an incarnation that is not there (any more)."""
-    known = destination.queue.ended.get(who.incarnation)
-    if known is None:
-        return OffsetsUnknown(
-            f"destination {destination.name!r} knows no consumer {who.incarnation.hex()}: was the broker "
-            f"restored from an older backup? "
-            "Start the query with a new checkpoint"
-        )
-    label = known.consumer or who.incarnation.hex()
-    if known.shared:
-        return SharedRange(
-            f"consumer {label!r} was one of two readers of queue {destination.name!r} in one query, or its "
-            f"checkpoint lost its first "
-            f"batch: its rows went back to the queue. {SHARED_REMEDY}"
-        )
-    if not known.successor:
-        return IncarnationSuperseded(
-            f"consumer {label!r} was released by an operator, its rows went to others: start the query "
-            f"with a new checkpoint"
-        )
-    return IncarnationSuperseded(
-        f"consumer {label!r} lives on as incarnation {known.successor.hex()} under another checkpoint; "
-        f"this one "
-        f"({who.incarnation.hex()}) is over. Use the newer checkpoint, or another consumer name. If one "
-        f"query reads this queue twice "
-        "(a self-join), read it once and reuse the DataFrame"
-    )
-
-
 def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, through: int) -> int:
     """Acknowledges all plans up to `through`; returns how many rows that were pending."""
     if through <= consumer.acknowledged_plan or through < consumer.oldest:
@@ -256,142 +140,6 @@ def acknowledge(ledger: Ledger, destination: Destination, consumer: Consumer, th
     )
     ledger.state.totals.acknowledged += rows
     return rows
-
-
-def _mint(ledger: Ledger, destination: Destination, who: wire.ConsumerRef) -> Consumer:
-    before = destination.queue.consumer_named(who.consumer)
-    if before is None:
-        _check_consumers(ledger.state)
-    incarnation = ledger.new_id()
-    if before is not None:
-        if who.run < before.run:
-            raise RunFenced(
-                f"run {who.run} of consumer {before.label!r} was replaced by run {before.run}: another "
-                f"start of the query is at work"
-            )
-        end_consumer(ledger, destination, before, incarnation)
-    ledger.record(
-        consumer_minted={
-            "destination": destination.number,
-            "consumer": who.consumer,
-            "incarnation": incarnation,
-            "run": who.run,
-        }
-    )
-    return destination.queue.consumers[incarnation]
-
-
-def _check_consumers(state: State) -> None:
-    limit = state.settings.consumers_max
-    if state.consumers_total >= limit:
-        raise LimitExceeded(
-            f"the broker has {state.consumers_total} durable consumers, the limit is {limit} "
-            f"(consumers_max): end those whose checkpoints "
-            "are gone with `mq consumers release`, or give queries that begin anew each time a consumer name"
-        )
-
-
-def end_consumer(
-    ledger: Ledger, destination: Destination, consumer: Consumer, successor: bytes, *, shared: bool = False
-) -> tuple[int, int]:
-    """Takes a consumer's rows away: returns how many went back, and how many count as acknowledged since our
-    sink committed their batch.
-
-    Staged sets of batches that read the freed rows are dropped in the same turn.
-    """
-    pending = list(consumer.pending())
-    done = [plan for plan in pending if plan.committed]
-    freed = [plan for plan in pending if plan not in done]
-    rows = sum(plan.rows for plan in freed), sum(plan.rows for plan in done)
-    staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})
-    ledger.record(
-        consumer_ended={
-            "destination": destination.number,
-            "incarnation": consumer.incarnation,
-            "successor": successor,
-            "acknowledged": [plan.number for plan in done],
-            "returned": [plan.number for plan in freed],
-            "shared": shared,
-        }
-    )
-    return rows
-
-
-def _below(destination: Destination, request: wire.PlanRequest) -> list[int | None]:
-    return [
-        request.available_below.next.get(n, 0) if request.bounded else None
-        for n in range(len(destination.partitions))
-    ]
-
-
-def _available(destination: Destination, request: wire.PlanRequest) -> int:
-    """Returns how many rows there are to choose from: the minimum is asked of these, not of what the maximum
-    leaves of them.
-    """
-    if not request.bounded:
-        return destination.queue.ready_rows()
-    below = request.available_below.next
-    rows = 0
-    for priority, numbers in enumerate(destination.queue.ready.partitions):
-        for number in numbers:
-            rows += destination.queue.backlogs[number].ready.count_below(priority, below.get(number, 0))
-    return rows
-
-
-def _choose(destination: Destination, request: wire.PlanRequest) -> list[Selection]:
-    """Returns the next rows within the limits of rows and bytes, one row at least: fewer rows are chosen
-    anew, so that priority rules.
-    """
-    lanes, below = [backlog.ready for backlog in destination.queue.backlogs], _below(destination, request)
-    rows = min(request.max_rows or PLAN_ROWS_MAX, PLAN_ROWS_MAX)
-    chosen = choose(lanes, rows, below)
-    while _entry_bytes(chosen) > PLAN_BYTES_MAX:
-        chosen = choose(lanes, sum(selection.rows for selection in chosen) // 2, below)
-    size = _bytes(destination, chosen)
-    if not request.max_bytes or size <= request.max_bytes:
-        return chosen
-    # More rows never have fewer bytes, so halving finds the number; the first guess, by the mean size, is
-    # mostly good enough.
-    best, few, many = choose(lanes, 1, below), 1, sum(selection.rows for selection in chosen)
-    guess = max(many * request.max_bytes // size, few + 1)
-    while few < guess < many:
-        chosen = choose(lanes, guess, below)
-        size = _bytes(destination, chosen)
-        if size > request.max_bytes:
-            many = guess
-        else:
-            best, few = chosen, guess
-            if size >= request.max_bytes * _FULL_ENOUGH:
-                break
-        guess = (few + many) // 2
-    return best
-
-
-def _entry_bytes(chosen: list[Selection]) -> int:
-    if sum(selection.rows for selection in chosen) * _ROW_BYTES <= PLAN_BYTES_MAX:
-        return 0  # whatever the pattern
-    return sum(len(offsets.serialize()) for selection in chosen for _, offsets in selection.lanes)
-
-
-def plan_bytes(state: State, request: wire.PlanRequest) -> int:
-    """Returns what a plan may take in the journal at most: by its rows, and by how far the rows that are
-    there lie apart.
-    """
-    destination = state.by_name.get(request.who.destination)
-    if destination is None:
-        return 0
-    containers = sum(
-        ((partition.log.next_offset - destination.floor(number)) >> _CONTAINER_BITS) + 2
-        for number, partition in enumerate(destination.partitions)
-    )
-    by_rows = min(request.max_rows or PLAN_ROWS_MAX, destination.enqueued) * _ROW_BYTES
-    return min(by_rows, containers * PRIORITIES * _CONTAINER_BYTES, PLAN_BYTES_MAX)
-
-
-def _bytes(destination: Destination, chosen: list[Selection]) -> int:
-    return sum(
-        destination.partitions[n].log.index().bytes_of(selection) for n, selection in enumerate(chosen)
-    )
 
 
 def _record_plan(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mq_broker.core import owners, planning
+from mq_broker.core import incarnations, owners
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.query import Reader
@@ -27,11 +27,11 @@ def join_query(ledger: Ledger, request: wire.JoinQueryRequest) -> wire.JoinQuery
     """
     if not request.query_id:
         raise InvalidRequest("a reader that joins a query must name it: give query_id")
-    planning.check_cluster(ledger.state, request.who)
-    planning.check_run(ledger.state, request.who)
+    incarnations.check_cluster(ledger.state, request.who)
+    incarnations.check_run(ledger.state, request.who)
     destination = ledger.state.destination_of(request.who.destination, request.who.destination_id)
     if request.who.incarnation and request.who.incarnation not in destination.queue.consumers:
-        raise planning.ended(destination, request.who)
+        raise incarnations.ended(destination, request.who)
     check_batch(ledger, destination, request, ())
     join(ledger, destination, request)
     if is_new(ledger.state, request):
@@ -147,11 +147,11 @@ def _shared(ledger: Ledger, destination: Destination, reading: Reading, known: R
     else:
         fate = "nothing was acknowledged, so their rows are back in the queue"
         for consumer in both:
-            planning.end_consumer(ledger, destination, consumer, b"", shared=True)
+            incarnations.end_consumer(ledger, destination, consumer, b"", shared=True)
     return SharedRange(
         f"query {reading.query_id} has two readers of queue {destination.name!r}, and each message goes to "
         f"one of them only: either it "
         f"reads the queue twice, as a self-join or a union of two load()s does, or its checkpoint lost its "
         f"first batch; {fate}. "
-        f"{planning.SHARED_REMEDY}"
+        f"{incarnations.SHARED_REMEDY}"
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 
-from mq_broker.core import planning, queries, staging
+from mq_broker.core import incarnations, planning, queries, staging
 from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Past, Plan
@@ -201,13 +201,13 @@ def _parts(
 
 
 def _consumer_of(ledger: Ledger, who: wire.ConsumerRef) -> tuple[Destination, Consumer]:
-    planning.check_cluster(ledger.state, who)
+    incarnations.check_cluster(ledger.state, who)
     if not who.incarnation:
         raise InvalidRequest(
             "a range needs the incarnation that its offsets were planned for: pass offsets on unchanged"
         )
     destination = ledger.state.destination_of(who.destination, who.destination_id)
-    consumer = planning.find(ledger, destination, who)
+    consumer = incarnations.find(ledger, destination, who)
     assert consumer is not None
     return destination, consumer
 
@@ -236,12 +236,12 @@ def resolve_fetch(ledger: Ledger, command: ResolveFetch) -> list[RowsView]:
     opened = command.open
     if opened.browse:
         return browse(ledger, opened)
-    planning.check_cluster(ledger.state, opened.who)
-    planning.check_run(ledger.state, opened.who)
+    incarnations.check_cluster(ledger.state, opened.who)
+    incarnations.check_run(ledger.state, opened.who)
     destination = ledger.state.destination_of(opened.who.destination, opened.who.destination_id)
     consumer = destination.queue.consumers.get(opened.who.incarnation)
     if consumer is None:
-        raise planning.ended(destination, opened.who)
+        raise incarnations.ended(destination, opened.who)
     if opened.partition >= len(destination.partitions):
         raise UnknownDestination(f"destination {destination.name!r} has no partition {opened.partition}")
     lost = _check_kept(consumer, opened)

@@ -11,13 +11,10 @@ from mq_broker.core import owners
 from mq_broker.core.commands import Publish
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.markers import WRITE_OWNER, Marker
 from mq_broker.core.query import Query
 from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_wire.errors import (
-    BatchMismatch,
-    CheckpointTooOld,
     EpochFenced,
     InvalidRequest,
     LimitExceeded,
@@ -27,21 +24,16 @@ from mq_wire.errors import (
     StagedSetUnknown,
 )
 from mq_wire.limits import TOKEN_BYTES
-from mq_wire.store.v1.store_pb2 import Entry, Records, Staged, StagedRange
+from mq_wire.store.v1.store_pb2 import Entry, Records, Staged
 from mq_wire.v1 import produce_pb2 as produce
 
-QUERY_OWNER = "query:"
-APPLICATION_OWNER = "app:"
 #: An epoch that no broker gave may come from the wire all the same.
-_EPOCH_MAX = 2**64 - 1
+EPOCH_MAX = 2**64 - 1
 #: What a tick looks at and ends at most, so that nobody waits long and its entries stay small: the next tick
 #: goes on.
 _LOOKED_AT_MAX = 10_000
 _EXPIRED_SETS_MAX = 1000
 _EXPIRED_MARKERS_MAX = 256
-#: A commit of more sets and partitions does without ranges, which only a repair looks at: its entry must fit
-#: into a turn.
-_RANGES_MAX = 16_384
 
 
 def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) -> produce.TakeEpochResponse:
@@ -56,7 +48,7 @@ def take_epoch(ledger: Ledger, request: produce.TakeEpochRequest | None = None) 
     epoch = ledger.state.epoch + 1
     target = request.target if request is not None and request.HasField("target") else None
     if request is not None and request.query_id:
-        _check_query(ledger.state, request.query_id, {target})
+        check_query(ledger.state, request.query_id, {target})
     ledger.record(epoch_taken={"epoch": epoch})
     if request is not None and request.query_id:
         ledger.record(
@@ -170,7 +162,7 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
             "tasks, or raise the limit"
         )
     if staged.query_id and staged.epoch > newest:
-        _check_query(state, staged.query_id, {target})
+        check_query(state, staged.query_id, {target})
     if older:
         ledger.record(
             staged_discarded={
@@ -183,7 +175,7 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     return None
 
 
-def _check_query(state: State, query_id: str, targets: Iterable[str | None]) -> None:
+def check_query(state: State, query_id: str, targets: Iterable[str | None]) -> None:
     """Refuses writers' epochs of a query, or of targets, that would be too many to remember."""
     known = state.queries.get(query_id)
     owners.check_room(state, query_id, sum(known is None or target not in known.epochs for target in targets))
@@ -227,214 +219,7 @@ def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: 
     )
 
 
-def commit(ledger: Ledger, request: produce.CommitStagedRequest) -> produce.CommitStagedResponse:
-    """Makes exactly the named sets visible, once per (owner, target, version).
-
-    The marker is looked at before the tokens: after a lost reply they are gone, and the commit must still
-        succeed.
-
-    Raises:
-        CheckpointTooOld: a lower version than the one committed last.
-        BatchMismatch: the same version with another number of rows, or from another query.
-        StagedSetUnknown: a set is not there, or does not hold the rows that its writer counted. Nothing is
-            committed.
-        LimitExceeded: a new owner or query, and as many are remembered as may be.
-    """
-    state = ledger.state
-    limit = state.settings.commit_sets_max
-    if len(request.tokens) > limit:
-        raise LimitExceeded(
-            f"a commit of {request.owner or 'staged sets'!r} names {len(request.tokens)} staged sets, the "
-            f"limit (commit_sets_max) is "
-            f"{limit}, since everybody waits for it: write with fewer tasks (coalesce), or raise the limit"
-        )
-    query_id = _committing_query(request)
-    marker = state.markers.get((request.owner, request.target)) if request.owner else None
-    if marker is not None and request.version <= marker.version:
-        return _committed_before(ledger, request, marker)
-    sets = [_whole_set(state, token, request) for token in request.tokens]
-    if len({held.token for held in sets}) != len(sets):
-        raise InvalidRequest("a commit names a staged set twice: name each once")
-    rows = sum(held.rows for held in sets)
-    if rows != request.rows:
-        raise InvalidRequest(f"a commit of {request.rows} rows names sets of {rows}: the sums must agree")
-    if request.owner and marker is None:
-        _check_markers(state, request.owner)
-    query = _query_of(request.owner)
-    if query and query in state.queries and state.queries[query].is_fenced(request.version):
-        raise EpochFenced(
-            f"batch {request.version} of query {query} read rows that were given to another consumer "
-            f"since: its output is refused"
-        )
-    if query:
-        _check_query(state, query, {held.target for held in sets if held.query_id == query})
-    tokens = [held.token for held in sets]
-    if tokens or request.owner:
-        ledger.record(
-            staged_committed={
-                "tokens": tokens,
-                "owner": request.owner,
-                "target": request.target,
-                "version": request.version,
-                "run_id": request.run_id,
-                "rows": rows,
-                "ranges": _ranges(state, sets),
-                "query_id": query_id,
-            }
-        )
-    _end_batches(ledger, query, request.target, request.version, sets)
-    state.totals.published += rows
-    return produce.CommitStagedResponse(rows=rows)
-
-
-def _committing_query(request: produce.CommitStagedRequest) -> str:
-    """Returns the query that commits, as far as the request tells: an owner that is a query names it, also
-    where an old client does not.
-    """
-    query = _query_of(request.owner)
-    if query and request.query_id not in ("", query):
-        raise InvalidRequest(
-            f"a commit of {request.owner!r} names query {request.query_id!r}: they must be the same"
-        )
-    return query or request.query_id
-
-
-def _check_markers(state: State, owner: str) -> None:
-    """Refuses a new owner where nothing more can be remembered. Writes have a count of their own: they come
-    and go by themselves.
-    """
-    limit, markers = state.settings.markers_max, state.markers
-    if owner.startswith(WRITE_OWNER):
-        if len(markers.passing) >= limit:
-            raise LimitExceeded(
-                f"{len(markers.passing)} batch writes are remembered, the limit (markers_max) is {limit}: "
-                f"they are forgotten a day after "
-                "their commit; raise the limit, or forget some with `mq markers forget OWNER TARGET`"
-            )
-    elif markers.lasting >= limit:
-        raise LimitExceeded(
-            f"{owner} would be one more than markers_max = {limit} owners whose commits are remembered for "
-            f"ever: forget one that never "
-            "comes again with `mq markers forget OWNER TARGET` (`mq markers list` shows them), or raise "
-            "the limit"
-        )
-
-
-def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
-    """Returns where the rows of each set go: at the next offset of their partition, one set behind the
-    other.
-    """
-    following: dict[tuple[int, int], int] = {}
-    ranges = []
-    for number, held in enumerate(sets):
-        for (destination, partition), rows in held.next_sequence.items():
-            key = (destination, partition)
-            base = following.get(key, state.by_number[destination].partitions[partition].log.next_offset)
-            following[key] = base + rows
-            ranges.append(
-                StagedRange(set=number, destination=destination, partition=partition, base=base, rows=rows)
-            )
-    return ranges if len(ranges) <= _RANGES_MAX else []
-
-
-def _whole_set(state: State, token: produce.StagedToken, request: produce.CommitStagedRequest) -> StagedSet:
-    held = state.staged.get(token.token)
-    if held is None:
-        raise StagedSetUnknown(
-            f"staged set {token.token.hex()} is not there: it was discarded or expired; nothing was "
-            f"committed, write the batch again"
-        )
-    if held.rows != token.rows:
-        raise StagedSetUnknown(
-            f"staged set {held.token.hex()} holds {held.rows} rows, its writer counted {token.rows}: "
-            f"nothing was "
-            "committed, write the batch again"
-        )
-    if not held.writes_to(request.target):
-        raise InvalidRequest(
-            f"staged set {held.token.hex()} was written for target {held.target!r}: it cannot be committed "
-            f"to {request.target!r}"
-        )
-    if request.target:
-        destination = state.by_name.get(request.target)
-        number = destination.number if destination is not None else 0
-        if any(frame.entry.destination != number for frame in held.frames):
-            raise InvalidRequest(
-                f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: "
-                f"commit it under target ''"
-            )
-    return held
-
-
-def _committed_before(
-    ledger: Ledger, request: produce.CommitStagedRequest, marker: Marker
-) -> produce.CommitStagedResponse:
-    who = f"{request.owner} to {request.target or 'its queues'!r}"
-    query_id = _committing_query(request)
-    if "" not in (query_id, marker.query_id) and query_id != marker.query_id:
-        raise BatchMismatch(
-            f"version {request.version} of {who} comes from query {query_id}, and version {marker.version} "
-            f"was committed by query "
-            f"{marker.query_id}: these are other rows under a number that was used. "
-            f"{_other_query_remedy(request)}"
-        )
-    if request.version < marker.version:
-        raise CheckpointTooOld(
-            f"version {request.version} of {who} comes after version {marker.version} was committed: the "
-            f"checkpoint is "
-            "older than the queue. "
-            f"Restore the right checkpoint, start with a new one, or forget the marker if these rows are "
-            f"wanted again"
-        )
-    if request.rows != marker.rows and not request.keep_mismatch:
-        raise BatchMismatch(
-            f"version {request.version} of {who} was committed with {marker.rows} rows and now has "
-            f"{request.rows}: either the query is not "
-            "deterministic, or the checkpoint lost its last offsets. Check both; batchMismatch=keep keeps "
-            "what was committed"
-        )
-    sets = [held for token in request.tokens if (held := ledger.state.staged.get(token.token)) is not None]
-    _discard(ledger, (held.token for held in sets))
-    _end_batches(ledger, _query_of(request.owner), request.target, request.version, sets)
-    return produce.CommitStagedResponse(already_committed=True, rows=marker.rows)
-
-
-def _other_query_remedy(request: produce.CommitStagedRequest) -> str:
-    if request.owner.startswith(APPLICATION_OWNER):
-        return (
-            "Give each checkpoint a txnAppId of its own: choose a new one now. Nothing was committed or "
-            "lost, "
-            "and the batch runs again under it"
-        )
-    return "Commit under an owner of this query's own"
-
-
-def _query_of(owner: str) -> str:
-    """Returns the query id of a streaming sink's owner, "" for others."""
-    return owner.removeprefix(QUERY_OWNER) if owner.startswith(QUERY_OWNER) else ""
-
-
-def _end_batches(ledger: Ledger, query: str, target: str, through: int, sets: list[StagedSet]) -> None:
-    """Drops what else was staged to this target for these batches, and ends the epoch of the sets that were
-    chosen.
-
-    A task that lost may still be at work: what it sent from now on would begin a set that nobody ever
-        commits.
-    """
-    if not query:
-        return
-    if any(held.batch_id <= through for held in ledger.state.staged.of_query(query, target)):
-        ledger.record(staged_discarded={"query_id": query, "target": target, "batches_through": through})
-    over: dict[str | None, int] = {}
-    for held in sets:
-        if held.query_id == query:
-            over[held.target] = max(over.get(held.target, 0), min(held.epoch + 1, _EPOCH_MAX))
-    for writers, epoch in over.items():
-        if epoch > ledger.state.queries.get(query, Query(query)).epoch(writers):
-            ledger.record(staged_discarded={"query_id": query, "target": writers, "epochs_below": epoch})
-
-
-def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
+def discard_sets(ledger: Ledger, tokens: Iterable[bytes]) -> int:
     known = [token for token in dict.fromkeys(tokens) if token in ledger.state.staged]
     rows = sum(ledger.state.staged[token].rows for token in known)
     if known:
@@ -444,7 +229,7 @@ def _discard(ledger: Ledger, tokens: Iterable[bytes]) -> int:
 
 def discard(ledger: Ledger, request: produce.DiscardStagedRequest) -> produce.DiscardStagedResponse:
     """Drops sets that are there; a committed one is no set any more and stays."""
-    return produce.DiscardStagedResponse(rows=_discard(ledger, request.tokens))
+    return produce.DiscardStagedResponse(rows=discard_sets(ledger, request.tokens))
 
 
 def discard_readers(ledger: Ledger, batches: set[tuple[str, int]]) -> None:
@@ -474,12 +259,6 @@ def expire(ledger: Ledger) -> None:
             held.seen_us = ledger.monotonic_us - min(max(ledger.now_us - held.last_time_us, 0), ttl_us // 2)
         if held.seen_us < limit:
             over.append(held.token)
-    _discard(ledger, over[:_EXPIRED_SETS_MAX])
+    discard_sets(ledger, over[:_EXPIRED_SETS_MAX])
     for owner, target in ledger.state.markers.over(ledger.now_us, _EXPIRED_MARKERS_MAX):
         ledger.record(marker_forgotten={"owner": owner, "target": target})
-
-
-def forget_marker(ledger: Ledger, request: produce.ForgetMarkerRequest) -> produce.ForgetMarkerResponse:
-    if (request.owner, request.target) in ledger.state.markers:
-        ledger.record(marker_forgotten={"owner": request.owner, "target": request.target})
-    return produce.ForgetMarkerResponse()
