@@ -17,7 +17,8 @@ from mq_broker.core.commands import Publish, RowsView
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import FRAME, FrameIndex
 from mq_broker.core.selection import Selection
-from mq_broker.engine.rows import RowReader, _fitting, _grouped, _header, pieces
+from mq_broker.engine.pieces import pieces
+from mq_broker.engine.rows import RowReader, _fitting, _grouped, _header
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire import envelope
 from mq_wire.errors import DataLost, JournalDamaged
@@ -79,7 +80,7 @@ def test_any_rows_come_in_order_with_all_that_belongs_to_them(
     for offset, (_, priority) in enumerate(stored.rows):
         if wanted[offset]:
             lanes.setdefault(priority, []).append(offset)
-    attempts = tuple(BitMap64([o for o, times in enumerate(failed) if times > level]) for level in range(2))
+    attempts = tuple(BitMap64([o for o, times in enumerate(failed) if times >> bit & 1]) for bit in range(2))
     view = stored.view(lanes, delivery_count=3, attempts=attempts)
     start = data.draw(st.integers(0, view.selection.rows - 1))
     expected = [offset for priority in sorted(lanes, reverse=True) for offset in lanes[priority]]

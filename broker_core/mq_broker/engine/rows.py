@@ -6,18 +6,15 @@ merged (small frames) is decoded and written anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from mq_broker.core.commands import RowsView
 from mq_broker.core.counts import counts_of
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Lane, offsets_array, range_bitmap
+from mq_broker.engine.pieces import Piece, cut, joined, offsets_of
 from mq_broker.journal.frames import Place
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
@@ -40,99 +37,6 @@ _NAME_BYTES: Final = 4
 _OFFSET_BYTES: Final = 8
 _RUN_BYTES: Final = 40
 _FIXED_BYTES: Final = 1024
-#: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not
-#: read.
-_WINDOW_ROWS: Final = 1 << 19
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of one frame: `rows` from `start` on, or those at `indices` (ascending). `offsets` is None where
-    they are contiguous.
-    """
-
-    frame: int
-    priority: int
-    rows: int
-    start: int
-    indices: np.ndarray | None
-    offsets: np.ndarray | None
-    base_offset: int
-
-
-def pieces(index: FrameIndex, priority: int, offsets: BitMap64) -> Iterator[Piece]:
-    """Returns, in order, which rows of which frames hold `offsets`."""
-    low, high = offsets.min(), offsets.max()
-    first, counts = index.rows_per_frame(offsets)
-    contiguous = high - low + 1 == len(offsets)
-    window, window_at = np.zeros(0, np.int64), 0
-    at = 0
-    for frame, rows in enumerate(counts.tolist(), first):
-        if not rows:
-            continue
-        base = int(index.bases[frame])
-        kept = index.sparse.get(base)
-        if contiguous and kept is None:
-            start = low + at - base
-            yield Piece(frame, priority, rows, start, None, None, low + at)
-        else:
-            if at + rows > window_at + len(window):
-                end = base + max(int(index.frames[frame]["span"]), _WINDOW_ROWS)
-                window = (
-                    np.arange(low + at, low + at + rows)
-                    if contiguous
-                    else offsets_array(offsets & range_bitmap(max(base, low), end))
-                )
-                window_at = at
-            yield _scattered(frame, priority, base, window[at - window_at : at - window_at + rows], kept)
-        at += rows
-
-
-def joined(index: FrameIndex, lanes: Iterable[Lane]) -> Iterator[Piece]:
-    """Returns the pieces of several lanes in order. Parts of one lane that meet within a frame are one
-    piece.
-    """
-    last: Piece | None = None
-    for priority, offsets in lanes:
-        for piece in pieces(index, priority, offsets):
-            if last is not None and (last.frame, last.priority) == (piece.frame, piece.priority):
-                last = _together(last, piece)
-                continue
-            if last is not None:
-                yield last
-            last = piece
-    if last is not None:
-        yield last
-
-
-def _together(one: Piece, other: Piece) -> Piece:
-    """Returns the rows of both, which lie in one frame, one behind the other."""
-    rows = one.rows + other.rows
-    indices = offsets = None
-    if one.indices is not None or other.indices is not None or one.start + one.rows != other.start:
-        indices = np.concatenate([_indices(one), _indices(other)])
-    if (
-        one.offsets is not None
-        or other.offsets is not None
-        or one.base_offset + one.rows != other.base_offset
-    ):
-        offsets = np.concatenate([_offsets(one), _offsets(other)])
-    return Piece(one.frame, one.priority, rows, one.start, indices, offsets, one.base_offset)
-
-
-def _scattered(frame: int, priority: int, base: int, offsets: np.ndarray, kept: BitMap64 | None) -> Piece:
-    indices = offsets - base if kept is None else np.searchsorted(offsets_array(kept), offsets)
-    rows, first = len(offsets), int(offsets[0])
-    together = int(indices[-1]) - int(indices[0]) + 1 == rows
-    return Piece(
-        frame,
-        priority,
-        rows,
-        int(indices[0]),
-        None if together else indices,
-        None if int(offsets[-1]) - first + 1 == rows else offsets,
-        first,
-    )
 
 
 class RowReader:
@@ -223,7 +127,7 @@ class RowReader:
                 merged = _Merged()
                 left.append(piece)  # decoded once more: who took the rows may have been slow
             elif batch.nbytes > _ROW_BYTES_MAX and piece.rows > 1:
-                left += reversed([half for half in _cut(piece, piece.rows // 2) if half is not None])
+                left += reversed([half for half in cut(piece, piece.rows // 2) if half is not None])
             else:
                 if batch.nbytes > _ROW_BYTES_MAX:
                     _check_rows(batch)
@@ -319,13 +223,13 @@ def _grouped(view: RowsView, limit: int, start_row: int) -> Iterator[list[Piece]
     selection = view.selection.slice(start_row, view.selection.rows)
     for whole in joined(view.frames, selection.lanes):
         frame = view.frames.frames[whole.frame]
-        mean = int(frame["size"]) / max(_rows_in(view.frames, whole.frame), 1)
+        mean = int(frame["size"]) / max(int(frame["rows"]), 1)
         piece: Piece | None = whole
         while piece is not None:
             if group and (rows + piece.rows > limit or size + piece.rows * mean > _MERGED_BYTES):
                 yield group
                 group, rows, size = [], 0, 0.0
-            head, piece = _cut(piece, limit)
+            head, piece = cut(piece, limit)
             group.append(head)
             rows, size = rows + head.rows, size + head.rows * mean
     if group:
@@ -354,38 +258,12 @@ def _fitting(view: RowsView, group: list[Piece]) -> Iterator[list[Piece]]:
     head: list[Piece] = []
     left, tail = rows // 2, group
     while left:
-        first, rest = _cut(tail[0], left)
+        first, rest = cut(tail[0], left)
         head.append(first)
         left -= first.rows
         tail = tail[1:] if rest is None else [rest, *tail[1:]]
     yield from _fitting(view, head)
     yield from _fitting(view, tail)
-
-
-def _rows_in(index: FrameIndex, frame: int) -> int:
-    kept = index.sparse.get(int(index.bases[frame])) if index.sparse else None
-    return int(index.frames[frame]["span"]) if kept is None else len(kept)
-
-
-def _cut(piece: Piece, rows: int) -> tuple[Piece, Piece | None]:
-    if piece.rows <= rows:
-        return piece, None
-    halves = []
-    for low, high in ((0, rows), (rows, piece.rows)):
-        indices = None if piece.indices is None else piece.indices[low:high]
-        offsets = None if piece.offsets is None else piece.offsets[low:high]
-        halves.append(
-            Piece(
-                piece.frame,
-                piece.priority,
-                high - low,
-                piece.start + low if indices is None else int(indices[0]),
-                indices,
-                offsets,
-                piece.base_offset + low if offsets is None else int(offsets[0]),
-            )
-        )
-    return halves[0], halves[1]
 
 
 def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> RowsHeader:
@@ -398,7 +276,7 @@ def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> 
     expected = base
     for piece in group:
         if piece.offsets is not None or piece.base_offset != expected:
-            header.offsets = np.concatenate([_offsets(p) for p in group]).astype("<i8").tobytes()
+            header.offsets = np.concatenate([offsets_of(p) for p in group]).astype("<i8").tobytes()
             break
         expected += piece.rows
     header.base_offset = base
@@ -419,18 +297,6 @@ def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> 
     return header
 
 
-def _offsets(piece: Piece) -> np.ndarray:
-    return (
-        piece.offsets
-        if piece.offsets is not None
-        else np.arange(piece.base_offset, piece.base_offset + piece.rows)
-    )
-
-
-def _indices(piece: Piece) -> np.ndarray:
-    return piece.indices if piece.indices is not None else np.arange(piece.start, piece.start + piece.rows)
-
-
 def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
     """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher
     counts.
@@ -439,7 +305,7 @@ def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
     high = low + piece.rows if piece.offsets is None else int(piece.offsets[-1]) + 1
     if not any(known.range_cardinality(low, high) for known in view.attempts):
         return [(piece.rows, view.delivery_count)]
-    counts = view.delivery_count + counts_of(view.attempts, _offsets(piece))
+    counts = view.delivery_count + counts_of(view.attempts, offsets_of(piece))
     edges = np.flatnonzero(np.diff(counts)) + 1
     starts = np.concatenate(([0], edges))
     return list(zip(np.diff(np.append(starts, piece.rows)).tolist(), counts[starts].tolist(), strict=True))
