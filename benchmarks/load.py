@@ -125,9 +125,7 @@ def stats(broker: LocalBroker, queue: str) -> admin_pb2.DestinationStats:
 
 
 def destinations(folder: pathlib.Path, count: int) -> Iterator[Figure]:
-    """Many queues: made, written to, listed, through a snapshot and a restart, while one client is
-    clocked.
-    """
+    """Many queues: made, written to, listed, through a snapshot and a restart; one client is clocked."""
     with (
         LocalBroker(folder / "destinations", snapshot_interval_s=SNAPSHOT_S, start_timeout=120) as broker,
         Connection(broker.address) as connection,

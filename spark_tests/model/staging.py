@@ -119,16 +119,15 @@ def commit(
     query_id: str = "",
 ) -> tuple[bool, int]:
     """Returns (committed before, rows)."""
-    query = owner.removeprefix("query:") if owner.startswith("query:") else ""
+    query = owner[6:] if owner.startswith("query:") else ""
     if query and query_id not in ("", query):
         raise InvalidRequest(query_id)
     who = query or query_id
     older = [
         token for token in _of_query(model, query, target) if query and model.staged[token].batch <= version
     ]
-    chosen = [
-        held for token, _ in tokens if (held := model.staged.get(token)) is not None and held.query == query
-    ]
+    sets = (model.staged.get(token) for token, _ in tokens)
+    chosen = [held for held in sets if held is not None and held.query == query]
     if owner and (owner, target) in model.markers:
         known_version, known_rows, known_query, _ = model.markers[owner, target]
         if version <= known_version and who and known_query and who != known_query:

@@ -8,8 +8,10 @@ import subprocess
 
 from spark_tests.support.tree import PROJECT, imports, module_name, parsed, shown, sources
 
-FILE_LINES_MAX = 490
-FUNCTION_LINES_MAX = 64
+FILE_LINES_MAX = 400
+#: Of tests and their machines, of which four are longer.
+TEST_LINES_MAX = 460
+FUNCTION_LINES_MAX = 60
 
 #: Package or part of one -> what it must not import, with those of its modules that may.
 FORBIDDEN: dict[str, tuple[set[str], tuple[str, ...]]] = {
@@ -103,9 +105,9 @@ def test_every_file_of_the_connector_is_in_one_of_its_two_halves() -> None:
 
 def too_long(name: str, lines: int, tree: ast.Module) -> list[str]:
     """Says what is too long of a file: itself, and its functions."""
-    found = []
-    if lines > FILE_LINES_MAX:
-        found.append(f"{name} has {lines} lines, more than {FILE_LINES_MAX}: give it another room")
+    found, limit = [], TEST_LINES_MAX if name.startswith("spark_tests/") else FILE_LINES_MAX
+    if lines > limit:
+        found.append(f"{name} has {lines} lines, more than {limit}: give it another room")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1

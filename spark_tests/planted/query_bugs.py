@@ -6,6 +6,7 @@ from typing import Final
 
 from mq_broker.core import (
     apply,
+    apply_consumers,
     committing,
     consumer_parts,
     incarnations,
@@ -143,7 +144,7 @@ SOURCE: Final = (
     Bug(
         "planned rows stay ready",
         "what a query was assigned goes to others too",
-        (Change(apply._planned, "subscription.backlogs[number].plan(selection)", "pass"),),
+        (Change(apply_consumers.planned, "subscription.backlogs[number].plan(selection)", "pass"),),
         "simulation",
     ),
     Bug(
@@ -187,7 +188,13 @@ SOURCE: Final = (
     Bug(
         "a range acknowledged is let go at once",
         "the last acknowledged batch cannot be read again",
-        (Change(apply._plans_acknowledged, "before = consumer.acknowledged_plan", "before = what.through"),),
+        (
+            Change(
+                apply_consumers.plans_acknowledged,
+                "before = consumer.acknowledged_plan",
+                "before = what.through",
+            ),
+        ),
         "simulation",
     ),
     Bug(
@@ -205,13 +212,13 @@ SOURCE: Final = (
     Bug(
         "a takeover loses what the old checkpoint held",
         "rows of an ended consumer are not ready again",
-        (Change(apply._give_back, "backlog.give_back(selection)", "pass"),),
+        (Change(apply_consumers._give_back, "backlog.give_back(selection)", "pass"),),
         "simulation",
     ),
     Bug(
         "a takeover leaves the old checkpoint in office",
         "an ended incarnation may go on reading",
-        (Change(apply._consumer_ended, "del subscription.consumers[what.incarnation]", "pass"),),
+        (Change(apply_consumers.consumer_ended, "del subscription.consumers[what.incarnation]", "pass"),),
         "simulation",
     ),
 )
@@ -226,12 +233,12 @@ SINK: Final = (
                 "state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)",
                 """
                 state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)
-                destination, partition = _partition(state, what.destination, what.partition)
+                destination, partition = partition_of(state, what.destination, what.partition)
                 priority = body.facets.frame_priority
                 rows, columns = what.records.rows, what.records.columns
                 base = partition.log.append(rows, columns, body.place, priority, "", 0, time_us)
                 _append(destination, what.partition, base, body.facets, what.records.rows)
-                _touch(state, what.destination, what.partition, base, base + what.records.rows)
+                touch(state, what.destination, what.partition, base, base + what.records.rows)
                 state.stir(destination.name)
                 """,
             ),
@@ -370,7 +377,9 @@ SINK: Final = (
         "a takeover does not fence the sink",
         "a batch whose input went to others is committed all the same",
         (
-            Change(apply._consumer_ended, "owners.touch_query(state, query_id).fence(batch)", "pass"),
+            Change(
+                apply_consumers.consumer_ended, "owners.touch_query(state, query_id).fence(batch)", "pass"
+            ),
             Change(
                 incarnations.end_consumer,
                 "staging.discard_readers(ledger, {batch for plan in freed for batch in plan.batches})",

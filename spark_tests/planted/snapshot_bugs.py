@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, consumer_parts, facets, owners, retention, snapshot
+from mq_broker.core import apply, consumer_parts, facets, owners, retention, snapshot, touching
 from mq_broker.core.subscription import Backlog, Subscription
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
@@ -75,7 +75,7 @@ CONTENT: Final = (
         (
             Change(
                 apply._acknowledged,
-                "_touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)",
+                "touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)",
                 "pass",
             ),
         ),
@@ -84,7 +84,7 @@ CONTENT: Final = (
     Bug(
         "plans do not make their consumer's part dirty",
         "a snapshot keeps a consumer as it was before its last plans",
-        (Change(apply._consumer, 'state.dirty.add(("consumers", what.destination))', "pass"),),
+        (Change(touching.consumer_of, 'state.dirty.add(("consumers", what.destination))', "pass"),),
         "simulation",
     ),
     Bug(

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from mq_broker.core import apply, owners, parts, retention, snapshot
+from mq_broker.core import owners, parts, retention, snapshot, touching
 from mq_broker.engine import mover
 
 #: Few offsets: random commands reach the edges of such parts.
@@ -25,7 +25,7 @@ def chunks_of(bits: int = SMALL, *, small_pieces: bool = True) -> Iterator[None]
     `small_pieces`: every part of more than a few elements is cut.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (apply, mover, snapshot, retention):
+        for module in (touching, mover, snapshot, retention):
             patch.setattr(module, "CHUNK_BITS", bits)
         if small_pieces:
             patch.setattr(parts, "PIECE_BYTES", PIECE_BYTES)

@@ -6,27 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pyroaring import BitMap64
 
-from mq_broker.core import owners
+from mq_broker.core import apply_consumers, owners
 from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
-from mq_broker.core.query import Reader
-from mq_broker.core.selection import Selection
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
-from mq_broker.core.subscription import Ended, Subscription
+from mq_broker.core.touching import partition_of, subscription_of, touch
 from mq_wire.store.v1 import store_pb2 as store
-
-#: Chunk of the offsets that one snapshot part covers.
-CHUNK_BITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +36,6 @@ def apply(state: State, entry: store.Entry, body: Body | None) -> None:
     if kind is None:
         raise AssertionError("an entry of a newer version cannot be applied: recovery must have refused it")
     _APPLY[kind](state, getattr(entry, kind), entry.time_us, body)
-
-
-def _partition(state: State, destination: int, partition: int) -> tuple[Destination, Partition]:
-    found = state.by_number[destination]
-    return found, found.partitions[partition]
-
-
-def _touch(state: State, destination: int, partition: int, start: int, stop: int) -> None:
-    state.by_number[destination].partitions[partition].changes += 1
-    state.dirty.add(("log", destination, partition))
-    for chunk in range(start >> CHUNK_BITS, ((stop - 1) >> CHUNK_BITS) + 1):
-        state.dirty.add(("rows", destination, partition, chunk))
-
-
-def _touch_rows(state: State, destination: int, partition: int, selection: Selection) -> None:
-    if selection.rows:
-        _touch(state, destination, partition, *selection.span())
 
 
 def _destination_created(
@@ -92,7 +68,7 @@ def _producer_opened(state: State, what: store.ProducerOpened, time_us: int, bod
 
 def _published(state: State, what: store.Published, time_us: int, body: Body | None) -> None:
     assert body is not None
-    destination, partition = _partition(state, what.destination, what.partition)
+    destination, partition = partition_of(state, what.destination, what.partition)
     records = what.records
     base = partition.log.append(
         records.rows,
@@ -110,7 +86,7 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
         what.epoch,
         Range(what.first_sequence, records.rows, what.records_crc, base, time_us),
     )
-    _touch(state, what.destination, what.partition, base, base + records.rows)
+    touch(state, what.destination, what.partition, base, base + records.rows)
     state.stir(destination.name)
 
 
@@ -120,7 +96,7 @@ def _append(destination: Destination, partition: int, base: int, facets: Facets,
 
 
 def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None) -> None:
-    _, partition = _partition(state, what.destination, what.partition)
+    _, partition = partition_of(state, what.destination, what.partition)
     partition.audit.record(
         what.producer_id, what.epoch, Range(what.first_sequence, what.rows, 0, SKIPPED, time_us)
     )
@@ -163,11 +139,11 @@ def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, b
         state.dirty.add(("staged", token))
         for frame in held.frames:
             entry, records = frame.entry, frame.entry.records
-            destination, partition = _partition(state, entry.destination, entry.partition)
+            destination, partition = partition_of(state, entry.destination, entry.partition)
             priority = frame.facets.frame_priority
             base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
             _append(destination, entry.partition, base, frame.facets, records.rows)
-            _touch(state, entry.destination, entry.partition, base, base + records.rows)
+            touch(state, entry.destination, entry.partition, base, base + records.rows)
             state.stir(destination.name)
     if what.owner:
         owners.set_marker(
@@ -197,177 +173,23 @@ def _staged_discarded(state: State, what: store.StagedDiscarded, time_us: int, b
 
 
 def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Body | None) -> None:
-    subscription = _subscription(state, what)
+    subscription = subscription_of(state, what)
     for rows in what.rows:
         offsets = BitMap64.deserialize(rows.offsets)
         subscription.backlogs[rows.partition].acknowledge(offsets)
-        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+        touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
 def _returned(state: State, what: store.Returned, time_us: int, body: Body | None) -> None:
-    subscription = _subscription(state, what)
+    subscription = subscription_of(state, what)
     for rows in what.rows:
         offsets = BitMap64.deserialize(rows.offsets)
         subscription.backlogs[rows.partition].attempts.add(offsets)
-        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+        touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
 def _epoch_taken(state: State, what: store.EpochTaken, time_us: int, body: Body | None) -> None:
     state.epoch = what.epoch
-    state.dirty.add(("broker",))
-
-
-class _OfSubscription(Protocol):
-    """An entry about what one subscription has read."""
-
-    @property
-    def destination(self) -> int: ...
-    @property
-    def subscription(self) -> int: ...
-
-
-class _OfConsumer(_OfSubscription, Protocol):
-    """An entry about one durable consumer."""
-
-    @property
-    def incarnation(self) -> bytes: ...
-
-
-def _subscription(state: State, what: _OfSubscription) -> Subscription:
-    return state.by_number[what.destination].subscriptions[what.subscription]
-
-
-def _consumer(state: State, what: _OfConsumer) -> tuple[Destination, Subscription, Consumer]:
-    state.dirty.add(("consumers", what.destination))
-    subscription = _subscription(state, what)
-    subscription.changes += 1
-    return state.by_number[what.destination], subscription, subscription.consumers[what.incarnation]
-
-
-def _consumer_minted(state: State, what: store.ConsumerMinted, time_us: int, body: Body | None) -> None:
-    _subscription(state, what).consumers[what.incarnation] = Consumer(
-        what.consumer, what.incarnation, what.run, what.run, time_us
-    )
-    state.consumers_total += 1
-    state.dirty.add(("consumers", what.destination))
-
-
-def _planned(state: State, what: store.Planned, time_us: int, body: Body | None) -> None:
-    _, subscription, consumer = _consumer(state, what)
-    plan = plan_of(what, time_us, consumer.next)
-    state.plans_cut += 1
-    plan.serial = state.plans_cut
-    state.dirty.add(("broker",))
-    for number, (_, selection) in plan.assignments.items():
-        subscription.backlogs[number].plan(selection)
-        _touch_rows(state, what.destination, number, selection)
-    consumer.add(plan)
-    consumer.run = max(consumer.run, what.run)
-
-
-def _give_back(
-    state: State, destination: Destination, subscription: Subscription, plan: Plan, charge: int
-) -> None:
-    for number, (_, selection) in plan.assignments.items():
-        backlog = subscription.backlogs[number]
-        backlog.give_back(selection)
-        if charge and selection.rows:
-            backlog.attempts.add(selection.offsets(), charge)
-        _touch_rows(state, destination.number, number, selection)
-    plan.returned, plan.emptied, plan.assignments = True, True, {}
-    state.stir(destination.name)
-
-
-def _let_go(state: State, destination: Destination, subscription: Subscription, plan: Plan) -> None:
-    """Nobody can get the rows of a plan any more: its frames may be forgotten, in snapshots too, or moved."""
-    for number, (_, selection) in plan.assignments.items():
-        if selection.rows:
-            subscription.backlogs[number].lose(selection.offsets())
-            _touch_rows(state, destination.number, number, selection)
-
-
-def _plans_returned(state: State, what: store.PlansReturned, time_us: int, body: Body | None) -> None:
-    destination, subscription, consumer = _consumer(state, what)
-    for number in what.plans:
-        _give_back(state, destination, subscription, consumer.plans[number], charge=0)
-        # Who opens it from now on finds it empty.
-        consumer.plans[number].opened_by_run = 0
-    consumer.drop_returned(state.settings.kept_returned)
-
-
-def _plans_acknowledged(state: State, what: store.PlansAcknowledged, time_us: int, body: Body | None) -> None:
-    destination, subscription, consumer = _consumer(state, what)
-    for plan in consumer.between(0, what.through):
-        if plan.pending:
-            for number, (_, selection) in plan.assignments.items():
-                if selection.rows:
-                    subscription.backlogs[number].keep(selection.offsets())
-                    _touch_rows(state, what.destination, number, selection)
-    before = consumer.acknowledged_plan
-    consumer.acknowledge(what.through)
-    _forget_plans(state, destination, subscription, consumer, before)
-
-
-def _forget_plans(
-    state: State, destination: Destination, subscription: Subscription, consumer: Consumer, through: int
-) -> None:
-    for plan in consumer.between(0, through):
-        if not plan.returned:
-            _let_go(state, destination, subscription, plan)
-    consumer.forget(through, state.settings.kept_boundaries)
-
-
-def _plans_forgotten(state: State, what: store.PlansForgotten, time_us: int, body: Body | None) -> None:
-    _forget_plans(state, *_consumer(state, what), what.through)
-
-
-def _query_joined(state: State, what: store.QueryJoined, time_us: int, body: Body | None) -> None:
-    owners.set_reader(
-        state, what.query_id, what.destination, Reader(what.spark_run_id, what.run, what.incarnation)
-    )
-
-
-def _range_opened(state: State, what: store.RangeOpened, time_us: int, body: Body | None) -> None:
-    _, _, consumer = _consumer(state, what)
-    consumer.run = max(consumer.run, what.run)
-    for number in what.failed:
-        consumer.plans[number].failed_attempts += 1
-    for number in what.plans:
-        consumer.plans[number].opened_by_run = what.run
-
-
-def _range_read(state: State, what: store.RangeRead, time_us: int, body: Body | None) -> None:
-    if what.query_id:
-        owners.note_read(state, what)
-    if not what.plans:
-        return  # an empty batch: its number counts as used all the same
-    _, _, consumer = _consumer(state, what)
-    for number in what.plans:
-        plan = consumer.plans[number]
-        plan.read_by_run = max(plan.read_by_run, what.run)
-        if what.query_id:
-            plan.batches.add((what.query_id, what.batch_id))
-            plan.committed = plan.committed or state.queries[what.query_id].committed == what.batch_id
-
-
-def _consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body: Body | None) -> None:
-    destination, subscription, consumer = _consumer(state, what)
-    for number in what.returned:
-        plan = consumer.plans[number]
-        # Two readers of one query: reading by mistake is no failed attempt.
-        charge = 0 if what.shared else plan.failed_attempts + plan.read_since_opened
-        _give_back(state, destination, subscription, plan, charge)
-        for query_id, batch in plan.batches:
-            owners.touch_query(state, query_id).fence(batch)
-    for plan in consumer.plans.values():
-        if not plan.returned:  # acknowledged now or before
-            _let_go(state, destination, subscription, plan)
-    del subscription.consumers[what.incarnation]
-    state.consumers_total -= 1
-    state.is_crowded = False
-    subscription.note_ended(
-        what.incarnation, Ended(what.successor, consumer.name, what.shared), state.settings.kept_ended
-    )
     state.dirty.add(("broker",))
 
 
@@ -381,26 +203,26 @@ def _marker_forgotten(state: State, what: store.MarkerForgotten, time_us: int, b
 
 def _moved(state: State, what: store.Moved, time_us: int, body: Body | None) -> None:
     assert body is not None
-    _, partition = _partition(state, what.destination, what.partition)
+    _, partition = partition_of(state, what.destination, what.partition)
     left = BitMap64.deserialize(what.offsets)
     index = partition.log.index()
     base = int(index.bases[index.between(left.min(), left.min() + 1)[0]])
     partition.log.move(base, what.records.columns, body.place, left)
-    _touch(state, what.destination, what.partition, base, left.max() + 1)
+    touch(state, what.destination, what.partition, base, left.max() + 1)
 
 
 def _quarantined(state: State, what: store.Quarantined, time_us: int, body: Body | None) -> None:
     for rows in what.rows:
-        destination, partition = _partition(state, what.destination, rows.partition)
+        destination, partition = partition_of(state, what.destination, rows.partition)
         offsets = BitMap64.deserialize(rows.offsets)
         partition.quarantined = partition.quarantined | offsets
         for subscription in destination.subscriptions.values():
             subscription.backlogs[rows.partition].lose(offsets)
-        _touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+        touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
 def _duplicates_counted(state: State, what: store.DuplicatesCounted, time_us: int, body: Body | None) -> None:
-    _, partition = _partition(state, what.destination, what.partition)
+    _, partition = partition_of(state, what.destination, what.partition)
     partition.duplicates += what.rows
     state.dirty.add(("log", what.destination, what.partition))
 
@@ -417,17 +239,17 @@ _APPLY: Final[dict[str, Callable[[State, Any, int, Body | None], None]]] = {
     "acknowledged": _acknowledged,
     "returned": _returned,
     "epoch_taken": _epoch_taken,
-    "consumer_minted": _consumer_minted,
-    "planned": _planned,
-    "plans_returned": _plans_returned,
-    "plans_acknowledged": _plans_acknowledged,
-    "range_opened": _range_opened,
-    "range_read": _range_read,
-    "consumer_ended": _consumer_ended,
+    "consumer_minted": apply_consumers.consumer_minted,
+    "planned": apply_consumers.planned,
+    "plans_returned": apply_consumers.plans_returned,
+    "plans_acknowledged": apply_consumers.plans_acknowledged,
+    "range_opened": apply_consumers.range_opened,
+    "range_read": apply_consumers.range_read,
+    "consumer_ended": apply_consumers.consumer_ended,
     "marker_forgotten": _marker_forgotten,
     "moved": _moved,
     "quarantined": _quarantined,
     "duplicates_counted": _duplicates_counted,
-    "query_joined": _query_joined,
-    "plans_forgotten": _plans_forgotten,
+    "query_joined": apply_consumers.query_joined,
+    "plans_forgotten": apply_consumers.plans_forgotten,
 }

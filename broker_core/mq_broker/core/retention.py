@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.destination import Destination
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection
 from mq_broker.core.state import State
+from mq_broker.core.touching import CHUNK_BITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ import numpy as np
 from pyroaring import BitMap64
 
 from mq_broker.core import consumer_parts, owners, parts, retention
-from mq_broker.core.apply import CHUNK_BITS
 from mq_broker.core.audit import ProducerMark, Range
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.facets import restored
@@ -32,6 +31,7 @@ from mq_broker.core.selection import Lane, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Subscription
+from mq_broker.core.touching import CHUNK_BITS
 from mq_wire.errors import JournalDamaged
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1 import store_pb2 as store

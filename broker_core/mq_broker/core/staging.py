@@ -127,8 +127,7 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     if staged.epoch < newest:
         raise EpochFenced(
             f"writer epoch {staged.epoch} of query {staged.query_id} is over, {newest} is the lowest that "
-            f"may write: this task belongs to "
-            "an attempt that was replaced, or whose batch is committed"
+            "may write: this task belongs to an attempt that was replaced, or whose batch is committed"
         )
     held = state.staged.get(staged.token)
     if held is None and first:
@@ -145,9 +144,8 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
         ):
             raise InvalidRequest(
                 f"staged set {staged.token.hex()} belongs to batch {held.batch_id} of query "
-                f"{held.query_id!r}, epoch {held.epoch}, target "
-                f"{held.target!r}, not to batch {staged.batch_id} of query {staged.query_id!r}, epoch "
-                f"{staged.epoch}, target {target!r}: "
+                f"{held.query_id!r}, epoch {held.epoch}, target {held.target!r}, not to batch "
+                f"{staged.batch_id} of query {staged.query_id!r}, epoch {staged.epoch}, target {target!r}: "
                 "use a new random token for each write"
             )
         return held
@@ -157,9 +155,8 @@ def _open_set(ledger: Ledger, staged: produce.StagedSet, first: int) -> StagedSe
     if len(state.staged) - len(older) >= state.settings.staged_sets_max:
         raise LimitExceeded(
             f"{len(state.staged)} staged sets are open, the limit (staged_sets_max) is "
-            f"{state.settings.staged_sets_max}: see "
-            "`mq staged list`, free what nobody will commit with `mq staged discard`, write with fewer "
-            "tasks, or raise the limit"
+            f"{state.settings.staged_sets_max}: see `mq staged list`, free what nobody will commit with "
+            "`mq staged discard`, write with fewer tasks, or raise the limit"
         )
     if staged.query_id and staged.epoch > newest:
         check_query(state, staged.query_id, {target})

@@ -175,8 +175,7 @@ class Window:
         """
         if not self._on_wire or self._on_wire[0].request_id != response.request_id:
             raise InternalError(
-                f"the broker answered request {response.request_id}, which is not the oldest one: please "
-                f"report it"
+                f"the broker answered request {response.request_id}, not the oldest one: please report it"
             )
         batch, receipt = self._on_wire[0], response.receipt
         if not response.HasField("error") and (receipt.partition, receipt.rows) != (
@@ -185,8 +184,7 @@ class Window:
         ):
             raise InternalError(
                 f"the broker gave a receipt for {receipt.rows} rows of partition {receipt.partition} to a "
-                f"batch of {batch.rows} rows for "
-                f"partition {batch.partition}: please report it"
+                f"batch of {batch.rows} rows for partition {batch.partition}: please report it"
             )
         self._on_wire.popleft()
         lane = self._lanes[batch.partition]
