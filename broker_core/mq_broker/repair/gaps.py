@@ -35,8 +35,11 @@ class Gaps:
     blamed: list[tuple[Key, BitMap64, Finding | None]] = field(default_factory=list)
     #: Partitions whose end is known from an entry after all missing ones.
     sure: set[Key] = field(default_factory=set)
-    #: Further remarks about what is lost.
-    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Tells with the damage in hand what is lost besides rows."""
+        if self.blame is not None and text not in self.blame.state:
+            self.blame.add_state(text)
 
     def destination(self, number: int, partitions: int = 1) -> Destination:
         """Returns a destination with at least so many partitions. Makes it if its creation is lost."""
@@ -47,7 +50,7 @@ class Gaps:
             identity = uuid5(_NAMESPACE, f"{state.cluster_id.hex()}/{number}").bytes
             found = state.by_number[number] = state.by_name[name] = Destination(number, name, identity, [])
             state.next_destination = max(state.next_destination, number + 1)
-            self.notes.append(
+            self.note(
                 f"the entry that created destination {number} is lost: "
                 f"its rows are in {name!r}, under a new identity"
             )

@@ -215,7 +215,7 @@ class Replay:
     def _planned(self, what: store.Planned, entry: store.Entry, _: apply.Body | None) -> None:
         consumer = self._consumer(what.destination, what.incarnation)
         if consumer is None:
-            self.gaps.notes.append(
+            self.gaps.note(
                 f"consumer {what.incarnation.hex()} is no longer known: "
                 f"rows of its plan {what.plan} may be delivered again"
             )
