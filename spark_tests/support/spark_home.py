@@ -39,7 +39,9 @@ def set_environment() -> None:
     _make()
     os.environ["SPARK_HOME"] = str(HOME)
     archive = f"-XX:SharedArchiveFile={_ARCHIVE} {_QUIET}" if _ARCHIVE.exists() else ""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{JAVA_OPTIONS} {archive}".strip())
+    options = f"{JAVA_OPTIONS} {archive}".strip()
+    # As much for executors in JVMs of their own, unless their application names other options.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f'{options} "-Dspark.executor.extraJavaOptions={options}"')
 
 
 def _make() -> None:
