@@ -73,10 +73,10 @@ $(DEMO_VENV)/.ready: $(WHEEL_SOURCES)
 	@touch $@
 
 # Tests wait for processes, disks and clocks for much of their time: parts side by side take little more than the longest.
-test: setup  ## runs all tests, with lint and types; .ci/run calls it
+test: check  ## runs all tests, with lint and types; .ci/run calls it
 	@$(NEEDS_JAVA)
-	@echo "five parts side by side: lint and types, Spark's drivers, Spark's sessions, harnesses, the rest; each reports when it is done"
-	@$(MAKE) --no-print-directory -j5 --output-sync=target check drivers sessions harnesses quick
+	@echo "three parts side by side: with Spark, harnesses, the rest; each reports when it is done"
+	@$(MAKE) --no-print-directory -j3 --output-sync=target spark harnesses quick
 
 check: setup  ## checks lint, format, types and generated stubs
 	$(BIN)/ruff check .

@@ -14,8 +14,8 @@ import pytest
 
 from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings, Tick
 from mq_broker.core.facets import Facets
-from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
+from mq_broker.engine.mover import Mover
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.testing.memory_disk import MemoryDisk
@@ -133,12 +133,12 @@ def test_survivors_without_room_to_go_wait(monkeypatch: pytest.MonkeyPatch) -> N
         small.acknowledge(frame * ROWS + 1, (frame + 1) * ROWS)
     refused = []
 
-    def refuse(cleaner: Cleaner, size_bytes: int) -> None:
+    def refuse(mover: Mover, size_bytes: int) -> None:
         refused.append(size_bytes)
         raise StoreFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cleaner, "_make_room", refuse)
+        patch.setattr(Mover, "_make_room", refuse)
         small.seconds_pass(5)
     assert refused
     assert small.engine.failed is None

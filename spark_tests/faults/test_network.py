@@ -49,7 +49,7 @@ def quick_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_CHANNEL_OPTIONS", tuple(options))
 
 
-@pytest.mark.timeout(180 + 15 * _EPISODE_ROUNDS)
+@pytest.mark.timeout(700 + 15 * _EPISODE_ROUNDS)
 @pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
 @pytest.mark.usefixtures("quick_keepalive")
 def test_a_network_that_misbehaves_loses_nothing_and_doubles_nothing(

@@ -50,7 +50,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.timeout(120 + 15 * _EPISODE_ROUNDS)
+@pytest.mark.timeout(500 + 15 * _EPISODE_ROUNDS)
 @pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
 def test_a_power_cut_loses_nothing_and_doubles_nothing(episode: int, tmp_path: pathlib.Path) -> None:
     rng = seeded(f"power/{episode}")

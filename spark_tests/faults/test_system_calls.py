@@ -72,7 +72,7 @@ def _disk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, Volume | None]]:
         yield volume.path, volume
 
 
-@pytest.mark.timeout(120 + 30 * _EPISODE_ROUNDS)
+@pytest.mark.timeout(500 + 30 * _EPISODE_ROUNDS)
 @pytest.mark.parametrize("episode", range(-(-ROUNDS // _EPISODE_ROUNDS)))
 def test_a_failing_system_call_loses_nothing_and_doubles_nothing(
     episode: int, tmp_path: pathlib.Path

@@ -17,7 +17,7 @@ from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY
 from mq_broker.testing.memory_disk import Crash, MemoryDisk, crash_at
-from mq_wire.errors import MqError
+from mq_wire.errors import MqError, UnknownDestination
 from mq_wire.v1.common_pb2 import Positions
 from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
 from mq_wire.v1.subscribe_pb2 import (
@@ -146,7 +146,10 @@ class Promises:
         """Reads everything there is, planned or not, without taking it."""
         self._plan(engine, engine.answer(HoldRun(0)))
         engine.turn()
-        opened = engine.answer(OpenBrowseRequest(destination=_QUEUE))
+        try:
+            opened = engine.answer(OpenBrowseRequest(destination=_QUEUE))
+        except UnknownDestination:  # no batch reached the disk; the oracle knows whether one had to
+            return
         for part in opened.parts:
             fetch = OpenFetch(browse=opened.browse, partition=part.partition, first=0, last=part.last)
             for view in engine.answer(ResolveFetch(fetch)):

@@ -72,8 +72,12 @@ class Backlog:
             self._take(offsets)
 
     def _take(self, offsets: BitMap64) -> None:
-        self.unacknowledged = _union(self.unacknowledged, offsets)
-        self.rows = len(self.unacknowledged)
+        known = self.unacknowledged.intersection_cardinality(offsets)
+        if self.unacknowledged is _NONE:
+            self.unacknowledged = offsets.copy()
+        else:
+            self.unacknowledged |= offsets
+        self.rows += len(offsets) - known
 
     def plan(self, selection: Selection) -> None:
         """Ready rows become those of a plan."""
@@ -204,5 +208,5 @@ class Subscription:
         return sum(self.ready.counts)
 
     def assigned_rows(self) -> int:
-        held = sum(session.held_rows for session in self.sessions.values())
-        return held + sum(plan.rows for _, plan in self.plans() if plan.pending)
+        """How many rows connected consumers and plans hold; damaged ones are nobody's."""
+        return sum(backlog.rows for backlog in self.backlogs) - self.ready_rows()
