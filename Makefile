@@ -27,10 +27,8 @@ FLOODS ?= 3
 MESSAGES ?= 100000000
 # Duration of `make soak` in minutes.
 MINUTES ?= 60
-# Folders of the parts of `make test`: brokers and disks that things happen to; Spark drivers that things happen to; other tests that run
-# Spark; all the rest.
+# Folders of `make harnesses`: brokers and disks that things happen to.
 HARNESSES := $(addprefix spark_tests/,damage engine faults hostile)
-DRIVERS := $(addprefix spark_tests/,compat spark_crash)
 PYTEST := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/python -m pytest
 
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; say where: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -39,7 +37,7 @@ WHEEL_SOURCES := setup.py README.md CHANGELOG.md $(shell find proto connector br
 NEEDS_JAVA = test -x "$$JAVA_HOME/bin/java" || command -v java >/dev/null || { echo "Spark needs Java 17 or newer: install it, or set JAVA_HOME"; exit 1; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit plain harnesses quick spark drivers sessions simulate bugs fuzz damage crash power faults network crash-spark bench bench-attacks bench-peers load soak protos wheel clean
+.PHONY: help setup demo test check unit plain harnesses quick spark simulate bugs fuzz damage crash power faults network crash-spark bench bench-attacks bench-peers load soak protos wheel clean
 
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -99,13 +97,6 @@ quick: setup
 
 spark: setup $(VENV)/.classes  ## runs the tests that need Spark
 	$(PYTEST) -q --durations=10 -m spark
-
-# The parts of `spark`.
-drivers: setup $(VENV)/.classes
-	$(PYTEST) -q --durations=10 -m spark $(DRIVERS)
-
-sessions: setup $(VENV)/.classes
-	$(PYTEST) -q --durations=10 -m spark $(DRIVERS:%=--ignore=%)
 
 # With an archive of Spark's classes, JVMs start in half the time. Tests also pass without it.
 $(VENV)/.classes: $(VENV)/.ready

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from mq_broker.core.destination import Destination
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection, range_bitmap
+from mq_broker.core.subscription import lanes_of
 
 #: Offsets of one chunk: a row that comes or goes between two views costs the later one 32 KiB at most.
 _CHUNK_BITS: Final = 18
@@ -178,8 +179,5 @@ def _parts(offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
 
 def waiting(destination: Destination, number: int) -> Selection:
     """Returns every row of a partition that is not acknowledged, whoever holds it, by priority."""
-    lanes: dict[int, BitMap64] = {}
-    for holder in destination.queue.holders(number):
-        for priority, offsets in holder.lanes:
-            lanes[priority] = lanes[priority] | offsets if priority in lanes else offsets
+    lanes = lanes_of(destination.queue.holders(number))
     return Selection.of(sorted(lanes.items(), reverse=True))

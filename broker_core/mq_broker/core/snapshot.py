@@ -30,7 +30,7 @@ from mq_broker.core.parts import key_of, part_of
 from mq_broker.core.selection import Lane, range_bitmap
 from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
-from mq_broker.core.subscription import Subscription
+from mq_broker.core.subscription import Subscription, lanes_of
 from mq_broker.core.touching import CHUNK_BITS
 from mq_wire.errors import JournalDamaged
 from mq_wire.limits import AUDIT_RANGES
@@ -80,7 +80,7 @@ def mark_all(state: State) -> None:
             # Rows without a frame are there only where damage took it.
             chunks.update(
                 offset >> CHUNK_BITS
-                for _, lane in destination.queue.backlogs[number].ready.selection().lanes
+                for _, lane in destination.queue.backlogs[number].ready.lanes()
                 for offset in (lane.min(), lane.max())
             )
             state.dirty.update(("rows", destination.number, number, chunk) for chunk in chunks)
@@ -177,12 +177,7 @@ def _audit_part(producer: str, mark: ProducerMark) -> store.AuditPart:
 
 def _ready_after_restart(subscription: Subscription, number: int, window: BitMap64) -> list[Lane]:
     """Returns the rows of a window that are ready, or whose holder does not survive a restart."""
-    lanes: dict[int, BitMap64] = {}
-    for holder in subscription.holders(number):
-        if not holder.survives:
-            for priority, offsets in holder.lanes:
-                held = offsets & window
-                lanes[priority] = lanes[priority] | held if priority in lanes else held
+    lanes = lanes_of((holder for holder in subscription.holders(number) if not holder.survives), window)
     ready = [(priority, offsets) for priority, offsets in sorted(lanes.items()) if offsets]
     for _, offsets in ready:
         offsets.run_optimize()

@@ -108,12 +108,9 @@ class Backlog:
         if self.kept:
             self.kept = self.kept - offsets
 
-    def floor(self, *, kept: bool = True) -> int | None:
-        """Returns the lowest offset that somebody can still get, None where there is none.
-
-        `kept=False` leaves out what is acknowledged and only kept for a checkpoint.
-        """
-        held = (self.unacknowledged, self.kept) if kept else (self.unacknowledged,)
+    def floor(self) -> int | None:
+        """Returns the lowest offset that somebody can still get, None where there is none."""
+        held = (self.unacknowledged, self.kept)
         return min((offsets.min() for offsets in held if offsets), default=None)
 
     def live(self, low: int, high: int) -> BitMap64:
@@ -144,6 +141,16 @@ class Holder(NamedTuple):
     def survives(self) -> bool:
         """Whether a restart leaves the rows with their holder."""
         return isinstance(self.who, Plan)
+
+
+def lanes_of(holders: Iterable[Holder], window: BitMap64 | None = None) -> dict[int, BitMap64]:
+    """Returns what holders have together, by priority; None = wherever it lies. Not to be changed."""
+    lanes: dict[int, BitMap64] = {}
+    for holder in holders:
+        for priority, offsets in holder.lanes:
+            held = offsets if window is None else offsets & window
+            lanes[priority] = lanes[priority] | held if priority in lanes else held
+    return lanes
 
 
 @dataclass(slots=True)
