@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from mq_wire.errors import MqError
-from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
+from mq_wire.v1.consume_pb2 import Asked, Drained, OpenConsumer
 from mq_wire.v1.produce_pb2 import PublishHeader
 from mq_wire.v1.subscribe_pb2 import OpenFetch
 
@@ -65,13 +65,13 @@ class OpenSession:
     """A consumer has connected. Reply: `ConsumerOpened`.
 
     `deliver` and `tell` are called by the engine's thread and must only hand over, in this order. `tell` gets
-    answers to `Ask`, and, as its last word, the error that ends the session from this side. `peer`: where it
-    came from, for operators.
+    answers to `Ask` and `Drain`, and, as its last word, the error that ends the session from this side.
+    `peer`: where it came from, for operators.
     """
 
     open: OpenConsumer
     deliver: Callable[[RowsView], None]
-    tell: Callable[[Asked | MqError], None] = field(default=lambda what: None)
+    tell: Callable[[Asked | Drained | MqError], None] = field(default=lambda what: None)
     peer: str = ""
 
 
@@ -105,10 +105,46 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
-    """The stream ended: what it still holds is ready again, one attempt more. Reply: None."""
+class HandOver:
+    """The application was handed exactly these rows; `partitions` as in `Acknowledge`. Reply: None.
+
+    A session that sent one is believed in these alone, and no longer in its credit.
+    """
 
     session: int
+    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Exactly these rows go back to the queue; `partitions` as in `Acknowledge`. Each has failed once more,
+    unless `uncounted`. Reply: number of rows.
+    """
+
+    session: int
+    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+    uncounted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Takes all credit back. `Drained` goes to `OpenSession.tell`, behind what was delivered. Reply: None."""
+
+    session: int
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """The session ended: what it still holds is ready again. Reply: None.
+
+    `goodbye`: the client ended it, and has said before what its application was handed: only that counts.
+    Without it everything may have been handed over but `unsent`, which never left.
+    """
+
+    session: int
+    goodbye: bool = False
+    unsent: tuple[RowsView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Positions(_message.Message):
     def __init__(self, next: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class RowsHeader(_message.Message):
-    __slots__ = ("partition", "rows", "columns", "log_id", "base_offset", "offsets", "first_delivery", "run_rows", "append_time_us", "priority", "delivery_count", "producer", "sequence_shift", "producers")
+    __slots__ = ("partition", "rows", "columns", "log_id", "base_offset", "offsets", "first_delivery", "run_rows", "append_time_us", "priority", "delivery_count", "producer", "sequence_shift", "producers", "credit_bytes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class RowsHeader(_message.Message):
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_SHIFT_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     rows: int
     columns: int
@@ -57,4 +58,5 @@ class RowsHeader(_message.Message):
     producer: _containers.RepeatedScalarFieldContainer[int]
     sequence_shift: _containers.RepeatedScalarFieldContainer[int]
     producers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, partition: _Optional[int] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., log_id: _Optional[bytes] = ..., base_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., first_delivery: _Optional[int] = ..., run_rows: _Optional[_Iterable[int]] = ..., append_time_us: _Optional[_Iterable[int]] = ..., priority: _Optional[_Iterable[int]] = ..., delivery_count: _Optional[_Iterable[int]] = ..., producer: _Optional[_Iterable[int]] = ..., sequence_shift: _Optional[_Iterable[int]] = ..., producers: _Optional[_Iterable[str]] = ...) -> None: ...
+    credit_bytes: int
+    def __init__(self, partition: _Optional[int] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., log_id: _Optional[bytes] = ..., base_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., first_delivery: _Optional[int] = ..., run_rows: _Optional[_Iterable[int]] = ..., append_time_us: _Optional[_Iterable[int]] = ..., priority: _Optional[_Iterable[int]] = ..., delivery_count: _Optional[_Iterable[int]] = ..., producer: _Optional[_Iterable[int]] = ..., sequence_shift: _Optional[_Iterable[int]] = ..., producers: _Optional[_Iterable[str]] = ..., credit_bytes: _Optional[int] = ...) -> None: ...

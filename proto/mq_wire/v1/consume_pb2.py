@@ -25,33 +25,43 @@ _sym_db = _symbol_database.Default()
 from mq_wire.v1 import common_pb2 as mq__wire_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/consume.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"\x98\x01\n\x0e\x43onsumeRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.mq.v1.OpenConsumer\x12\x1d\n\x06\x63redit\x18\x02 \x01(\x0b\x32\r.mq.v1.Credit\x12+\n\x0b\x61\x63knowledge\x18\x03 \x01(\x0b\x32\x16.mq.v1.AcknowledgeRows\x12\x17\n\x03\x61sk\x18\x04 \x01(\x0b\x32\n.mq.v1.Ask\"z\n\x0cOpenConsumer\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x1d\n\x06\x63redit\x18\x02 \x01(\x0b\x32\r.mq.v1.Credit\x12\x16\n\x0e\x62\x61tch_rows_max\x18\x03 \x01(\r\x12\x0e\n\x06\x63reate\x18\x04 \x01(\x08\x12\x0e\n\x06\x63lient\x18\x05 \x01(\t\"\x19\n\x03\x41sk\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"%\n\x06\x43redit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Q\n\x0f\x41\x63knowledgeRows\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12*\n\npartitions\x18\x02 \x03(\x0b\x32\x16.mq.v1.PartitionRanges\"4\n\x0fPartitionRanges\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06ranges\x18\x02 \x01(\x0c\"H\n\x0f\x43onsumeResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.ConsumeHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\xc0\x01\n\rConsumeHeader\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x15.mq.v1.ConsumerOpened\x12#\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32\x11.mq.v1.RowsHeader\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.mq.v1.Acknowledged\x12\x1b\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x0c.mq.v1.Error\x12\x1b\n\x05\x61sked\x18\x05 \x01(\x0b\x32\x0c.mq.v1.Asked\"9\n\x0e\x43onsumerOpened\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\"\x1b\n\x05\x41sked\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"0\n\x0c\x41\x63knowledged\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18mq_wire/v1/consume.proto\x12\x05mq.v1\x1a\x17mq_wire/v1/common.proto\"\xa1\x02\n\x0e\x43onsumeRequest\x12!\n\x04open\x18\x01 \x01(\x0b\x32\x13.mq.v1.OpenConsumer\x12\x1d\n\x06\x63redit\x18\x02 \x01(\x0b\x32\r.mq.v1.Credit\x12+\n\x0b\x61\x63knowledge\x18\x03 \x01(\x0b\x32\x16.mq.v1.AcknowledgeRows\x12\x17\n\x03\x61sk\x18\x04 \x01(\x0b\x32\n.mq.v1.Ask\x12\x10\n\x08\x63onsumer\x18\x05 \x01(\r\x12&\n\x0bhanded_over\x18\x06 \x01(\x0b\x32\x11.mq.v1.HandedOver\x12!\n\x06settle\x18\x07 \x01(\x0b\x32\x11.mq.v1.SettleRows\x12\x1b\n\x05\x64rain\x18\x08 \x01(\x0b\x32\x0c.mq.v1.Drain\x12\r\n\x05\x63lose\x18\t \x01(\x08\"z\n\x0cOpenConsumer\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x1d\n\x06\x63redit\x18\x02 \x01(\x0b\x32\r.mq.v1.Credit\x12\x16\n\x0e\x62\x61tch_rows_max\x18\x03 \x01(\r\x12\x0e\n\x06\x63reate\x18\x04 \x01(\x08\x12\x0e\n\x06\x63lient\x18\x05 \x01(\t\"\x19\n\x03\x41sk\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"%\n\x06\x43redit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Q\n\x0f\x41\x63knowledgeRows\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12*\n\npartitions\x18\x02 \x03(\x0b\x32\x16.mq.v1.PartitionRanges\"8\n\nHandedOver\x12*\n\npartitions\x18\x01 \x03(\x0b\x32\x16.mq.v1.PartitionRanges\"z\n\nSettleRows\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x19\n\x04verb\x18\x02 \x01(\x0e\x32\x0b.mq.v1.Verb\x12*\n\npartitions\x18\x03 \x03(\x0b\x32\x16.mq.v1.PartitionRanges\x12\x11\n\tuncounted\x18\x04 \x01(\x08\"\x1b\n\x05\x44rain\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"4\n\x0fPartitionRanges\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06ranges\x18\x02 \x01(\x0c\"H\n\x0f\x43onsumeResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.mq.v1.ConsumeHeader\x12\x0f\n\x07records\x18\x02 \x01(\x0c\"\x83\x02\n\rConsumeHeader\x12%\n\x06opened\x18\x01 \x01(\x0b\x32\x15.mq.v1.ConsumerOpened\x12#\n\x08\x64\x65livery\x18\x02 \x01(\x0b\x32\x11.mq.v1.RowsHeader\x12)\n\x0c\x61\x63knowledged\x18\x03 \x01(\x0b\x32\x13.mq.v1.Acknowledged\x12\x1b\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x0c.mq.v1.Error\x12\x1b\n\x05\x61sked\x18\x05 \x01(\x0b\x32\x0c.mq.v1.Asked\x12\x10\n\x08\x63onsumer\x18\x06 \x01(\r\x12\x1f\n\x07\x64rained\x18\x07 \x01(\x0b\x32\x0e.mq.v1.Drained\x12\x0e\n\x06\x63losed\x18\x08 \x01(\x08\"9\n\x0e\x43onsumerOpened\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x16\n\x0e\x64\x65stination_id\x18\x02 \x01(\x0c\"\x1b\n\x05\x41sked\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"\x1d\n\x07\x44rained\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\"0\n\x0c\x41\x63knowledged\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04*%\n\x04Verb\x12\n\n\x06\x41\x43\x43\x45PT\x10\x00\x12\x0b\n\x07RELEASE\x10\x01\"\x04\x08\x02\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mq_wire.v1.consume_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_VERB']._serialized_start=1395
+  _globals['_VERB']._serialized_end=1432
   _globals['_CONSUMEREQUEST']._serialized_start=61
-  _globals['_CONSUMEREQUEST']._serialized_end=213
-  _globals['_OPENCONSUMER']._serialized_start=215
-  _globals['_OPENCONSUMER']._serialized_end=337
-  _globals['_ASK']._serialized_start=339
-  _globals['_ASK']._serialized_end=364
-  _globals['_CREDIT']._serialized_start=366
-  _globals['_CREDIT']._serialized_end=403
-  _globals['_ACKNOWLEDGEROWS']._serialized_start=405
-  _globals['_ACKNOWLEDGEROWS']._serialized_end=486
-  _globals['_PARTITIONRANGES']._serialized_start=488
-  _globals['_PARTITIONRANGES']._serialized_end=540
-  _globals['_CONSUMERESPONSE']._serialized_start=542
-  _globals['_CONSUMERESPONSE']._serialized_end=614
-  _globals['_CONSUMEHEADER']._serialized_start=617
-  _globals['_CONSUMEHEADER']._serialized_end=809
-  _globals['_CONSUMEROPENED']._serialized_start=811
-  _globals['_CONSUMEROPENED']._serialized_end=868
-  _globals['_ASKED']._serialized_start=870
-  _globals['_ASKED']._serialized_end=897
-  _globals['_ACKNOWLEDGED']._serialized_start=899
-  _globals['_ACKNOWLEDGED']._serialized_end=947
+  _globals['_CONSUMEREQUEST']._serialized_end=350
+  _globals['_OPENCONSUMER']._serialized_start=352
+  _globals['_OPENCONSUMER']._serialized_end=474
+  _globals['_ASK']._serialized_start=476
+  _globals['_ASK']._serialized_end=501
+  _globals['_CREDIT']._serialized_start=503
+  _globals['_CREDIT']._serialized_end=540
+  _globals['_ACKNOWLEDGEROWS']._serialized_start=542
+  _globals['_ACKNOWLEDGEROWS']._serialized_end=623
+  _globals['_HANDEDOVER']._serialized_start=625
+  _globals['_HANDEDOVER']._serialized_end=681
+  _globals['_SETTLEROWS']._serialized_start=683
+  _globals['_SETTLEROWS']._serialized_end=805
+  _globals['_DRAIN']._serialized_start=807
+  _globals['_DRAIN']._serialized_end=834
+  _globals['_PARTITIONRANGES']._serialized_start=836
+  _globals['_PARTITIONRANGES']._serialized_end=888
+  _globals['_CONSUMERESPONSE']._serialized_start=890
+  _globals['_CONSUMERESPONSE']._serialized_end=962
+  _globals['_CONSUMEHEADER']._serialized_start=965
+  _globals['_CONSUMEHEADER']._serialized_end=1224
+  _globals['_CONSUMEROPENED']._serialized_start=1226
+  _globals['_CONSUMEROPENED']._serialized_end=1283
+  _globals['_ASKED']._serialized_start=1285
+  _globals['_ASKED']._serialized_end=1312
+  _globals['_DRAINED']._serialized_start=1314
+  _globals['_DRAINED']._serialized_end=1343
+  _globals['_ACKNOWLEDGED']._serialized_start=1345
+  _globals['_ACKNOWLEDGED']._serialized_end=1393
 # @@protoc_insertion_point(module_scope)
