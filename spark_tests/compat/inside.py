@@ -209,7 +209,7 @@ def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
         "ready": {
             str(priority): [*offsets] for priority, offsets in enumerate(backlog.ready.offsets) if offsets
         },
-        "attempts": _levels(backlog.attempts.bits),
+        "attempts": _levels(backlog.handed_out.bits),
         "quarantined": [*partition.quarantined],
         "frames": index.bases.tolist(),
         "frame_times_us": index.frames["time_us"].tolist(),

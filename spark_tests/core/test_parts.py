@@ -157,7 +157,9 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     frames = np.zeros(rows, FRAME)
     frames["base"], frames["span"] = np.arange(rows), 1
     partition.log.restore(frames, {})
-    backlog.attempts = RowCounts([BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * 8)
+    backlog.failed = backlog.handed_out = RowCounts(
+        [BitMap64(np.flatnonzero(draw.integers(0, 2, rows)).astype(np.uint64))] * 8
+    )
     assert checked(snapshot._rows_pieces("rows/1/0/0", destination, 0, 0)) > 20
 
 

@@ -48,7 +48,7 @@ def test_rows_of_two_readers_go_back_where_nothing_was_acknowledged_and_count_no
     assert scene.ready() == [0, 1, 2]
     assert not scene.queue.consumers
     assert not scene.broker.state.staged, "what came of them is not written"
-    assert not scene.queue.backlogs[0].attempts.bits
+    assert not scene.queue.backlogs[0].counts
     for reader in (left, right):
         with pytest.raises(SharedRange, match="Read the queue once"):
             reader.plan()

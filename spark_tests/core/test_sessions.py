@@ -1,5 +1,5 @@
 """Connected consumers: exact prefetch, order, exact acknowledgement, and what a lost one leaves behind
-(docs/rules.md, "Prefetch and credit", "When a consumer disappears").
+(docs/rules.md, "Prefetch and credit", "Two counts of a row").
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_failures_add_up_and_are_forgotten_with_the_row() -> None:
     session = scene.connect(1)
     assert [row.delivery_count for row in scene.received(session)] == [4]
     scene.acknowledge(session, (0, 0, 1))
-    assert scene.queue.backlogs[0].attempts.bits == ()
+    assert scene.queue.backlogs[0].counts == ()
 
 
 def test_after_a_restart_what_was_held_is_ready_and_nobody_has_failed() -> None:

@@ -88,7 +88,7 @@ def test_attempts_survive_in_a_part_of_which_nothing_is_ready_and_where_no_frame
         scene.query().plan()
         kept = Kept(scene)
         kept.take()
-        assert kept.restored().state.by_name["q"].queue.backlogs[0].attempts.bits == (BitMap64(range(12)),)
+        assert kept.restored().state.by_name["q"].queue.backlogs[0].counts == ((BitMap64(range(12)),),)
 
 
 def test_producers_of_whom_nothing_is_left_are_forgotten_in_all_parts_at_once() -> None:

@@ -80,8 +80,12 @@ def test_any_rows_come_in_order_with_all_that_belongs_to_them(
     for offset, (_, priority) in enumerate(stored.rows):
         if wanted[offset]:
             lanes.setdefault(priority, []).append(offset)
-    attempts = tuple(BitMap64([o for o, times in enumerate(failed) if times >> bit & 1]) for bit in range(2))
-    view = stored.view(lanes, delivery_count=3, attempts=attempts)
+    handed_out = [data.draw(st.integers(0, 3)) for _ in stored.rows]
+    counts = tuple(
+        tuple(BitMap64([o for o, times in enumerate(kind) if times >> bit & 1]) for bit in range(2))
+        for kind in (failed, handed_out)
+    )
+    view = stored.view(lanes, delivery_count=3, counts=counts)
     start = data.draw(st.integers(0, view.selection.rows - 1))
     expected = [offset for priority in sorted(lanes, reverse=True) for offset in lanes[priority]]
     batches = [*stored.reader.read(view, columns, batch_rows_max, start)]
@@ -90,7 +94,7 @@ def test_any_rows_come_in_order_with_all_that_belongs_to_them(
     for row in rows:
         assert (row.value, row.priority) == stored.rows[row.offset]
         assert (row.delivery_count, row.producer, row.sequence) == (
-            3 + failed[row.offset],
+            3 + failed[row.offset] + handed_out[row.offset],
             WHO[0],
             row.offset,
         )
@@ -256,7 +260,7 @@ def test_headers_fit_where_each_row_failed_as_often_as_no_neighbour() -> None:
     stored = Stored([(b"v" * 24, 4)] * RECORDS_ROWS_MAX)
     rows = np.arange(RECORDS_ROWS_MAX, dtype=np.uint64)
     attempts = (*(BitMap64(rows[rows % 200 > level]) for level in range(0, 200, 40)), BitMap64(rows[::2]))
-    view = stored.view({4: rows.tolist()}, attempts=attempts)
+    view = stored.view({4: rows.tolist()}, counts=(attempts,))
     largest = header_of(view, stored.reader)
     assert largest > HEADER_BYTES_MAX // 6
 
@@ -347,7 +351,7 @@ def test_a_header_is_no_larger_than_there_is_room_for(names: int, rows: int, fai
     index = FrameIndex(frames["base"].copy(), frames, ["n" * names + str(at) for at in range(rows)], {})
     attempts = (BitMap64(range(0, rows, 2)),) if failed else ()
     view = RowsView(
-        "q", 0, b"i" * 16, Selection.of([(4, BitMap64(range(rows)))]), 0, index, attempts=attempts
+        "q", 0, b"i" * 16, Selection.of([(4, BitMap64(range(rows)))]), 0, index, counts=(attempts,)
     )
     for group in _grouped(view, RECORDS_ROWS_MAX, 0):
         for fitting in _fitting(view, group):
@@ -358,6 +362,6 @@ def test_rows_that_each_failed_on_their_own_leave_in_batches_whose_header_fits()
     stored = Stored([(b"", 4)] * 100_000)
     rows = BitMap64(range(0, 100_000, 2))
     attempts = tuple(rows for _ in range(3))
-    batches = [*stored.reader.read(stored.view({4: [*range(100_000)]}, attempts=attempts))]
+    batches = [*stored.reader.read(stored.view({4: [*range(100_000)]}, counts=(attempts,)))]
     assert sum(header.rows for header, _ in batches) == 100_000
     assert max(header.ByteSize() for header, _ in batches) <= HEADER_BYTES_MAX

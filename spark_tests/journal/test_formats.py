@@ -83,12 +83,12 @@ def test_both_formats_together_are_one_directory(old: Path, mixed: tuple[int, in
 @pytest.mark.parametrize("name", NAMES)
 def test_a_newer_format_is_refused_and_left_alone(old: Path, name: str) -> None:
     content = json.loads((old / name).read_text())
-    (old / name).write_text(json.dumps(content | {"format": 3}))
+    (old / name).write_text(json.dumps(content | {"format": FORMAT_VERSION + 1}))
     before = contents(old)
     for look in (DataDirectory.open, verify_directory, repair_directory):
-        with pytest.raises(
-            DataDirectoryUnusable, match=f"{name} has format 3, this program knows 1 to 2: start the version"
-        ):
+        newer, newest = FORMAT_VERSION + 1, FORMAT_VERSION
+        told = f"{name} has format {newer}, this program knows 1 to {newest}: start the version"
+        with pytest.raises(DataDirectoryUnusable, match=told):
             look(old)
     assert contents(old) == before
 

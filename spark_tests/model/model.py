@@ -253,20 +253,52 @@ class Model:
                 f"session {session.number} was left waiting"
             )
 
-    def acknowledge(self, number: int, rows: Sequence[tuple[int, int]]) -> int:
+    def hand_over(self, number: int, rows: Sequence[tuple[int, int]]) -> None:
         session = self._session(number)
-        held = {
-            (row.partition, row.offset): row for row in session.delivered if row.holder == ("session", number)
-        }
-        if any(row not in held for row in rows):
-            raise NotAssigned(str(rows))
-        for row in rows:
-            held[row].holder = DONE
+        if session.handed is None:
+            session.handed = session.shown
+        session.handed += [row for row in session.held if (row.partition, row.offset) in rows]
+
+    def drain(self, number: int) -> None:
+        self._session(number).credit = 0
+
+    def acknowledge(self, number: int, rows: Sequence[tuple[int, int]]) -> int:
+        for row in self._named(number, rows):
+            row.holder = DONE
         return len(rows)
 
-    def close_session(self, number: int) -> None:
+    def release(self, number: int, rows: Sequence[tuple[int, int]], uncounted: bool) -> int:
+        session = self._session(number)
+        released = self._named(number, rows)
+        if session.handed is None:
+            session.handed = session.shown
+        # Delivered again it is another delivery: the old one is over.
+        session.delivered = [row for row in session.delivered if not any(row is other for other in released)]
+        session.handed = [row for row in session.handed if not any(row is other for other in released)]
+        for row in released:
+            row.holder = READY
+            row.failed += not uncounted
+        return len(rows)
+
+    def _named(self, number: int, rows: Sequence[tuple[int, int]]) -> list[Row]:
+        held = {(row.partition, row.offset): row for row in self._session(number).held}
+        if any(row not in held for row in rows):
+            raise NotAssigned(str(rows))
+        return [held[row] for row in rows]
+
+    def close_session(self, number: int, end: str, unsent: Sequence[tuple[int, int]] = ()) -> None:
+        """`end`: "goodbye", "lost" or "broker"."""
         session = self.sessions.pop(number, None)
-        for at, row in enumerate(session.delivered if session is not None else []):
-            if row.holder == ("session", number):
-                row.holder = READY
-                row.attempts += session is not None and at < session.seen
+        if session is None:
+            return
+        held, shown = session.held, session.shown
+        returned = shown
+        if end == "lost":
+            returned = [row for row in held if (row.partition, row.offset) not in unsent]
+        if end != "broker" and len(returned) == 1 and returned == shown:
+            returned[0].failed += 1
+        else:
+            for row in returned:
+                row.handed_out += 1
+        for row in held:
+            row.holder = READY

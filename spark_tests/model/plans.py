@@ -67,12 +67,12 @@ def give_back_unread(model: Model, consumer: Consumer, plans: list[Plan]) -> Non
 def give_back(consumer: Consumer, plans: list[Plan], blame: bool = False) -> None:
     for plan in plans:
         plan.returned = True
-        plan.opened_by, charged = 0, plan.failed + (plan.read_by > 0 and plan.read_by >= plan.opened_by)
+        charged = plan.failed > 0 or (plan.read_by > 0 and plan.read_by >= plan.opened_by)
+        plan.opened_by = 0
         for rows in plan.rows.values():
             for row in rows:
                 row.holder = READY
-                if blame:
-                    row.attempts += charged
+                row.handed_out += blame and charged
 
 
 def choose(destination: Destination, rows: int, below: dict[int, int] | None = None) -> list[Row]:
@@ -262,7 +262,7 @@ def forget_kept(model: Model, now_us: int, short: bool) -> None:
 def _done(plan: Plan) -> None:
     for rows in plan.rows.values():
         for row in rows:
-            row.holder, row.attempts = DONE, 0
+            row.holder, row.failed, row.handed_out = DONE, 0, 0
 
 
 def _mint(model: Model, destination: Destination, name: str, run: int, before: Consumer | None) -> Consumer:

@@ -49,7 +49,7 @@ def fetch(
     for plan in asked:
         if plan not in lost:
             rows += [
-                (number, row, plan.failed + 1 + row.attempts)
+                (number, row, plan.failed + row.delivery_count)
                 for number, row in _numbers(plan, partition, first, last)
             ]
             plan.read_by = max(plan.read_by, who[2])

@@ -24,8 +24,14 @@ class Row:
     producer: str
     sequence: int
     time_us: int
-    attempts: int = 0
+    failed: int = 0
+    handed_out: int = 0
     holder: Holder = READY
+
+    @property
+    def delivery_count(self) -> int:
+        """What a consumer reads, if the row is not counted with others."""
+        return 1 + self.failed + self.handed_out
 
 
 @dataclass(slots=True)
@@ -68,7 +74,7 @@ class Partition:
 @dataclass(slots=True)
 class Session:
     """A connected consumer. `delivered` are all rows it ever got, in order; the application saw the first
-    `seen` of them.
+    `seen` of them, or, where `handed` is not None, those.
     """
 
     number: int
@@ -76,6 +82,17 @@ class Session:
     credit: int
     seen: int = 0
     delivered: list[Row] = field(default_factory=list)
+    handed: list[Row] | None = None
+
+    @property
+    def held(self) -> list[Row]:
+        return [row for row in self.delivered if row.holder == ("session", self.number)]
+
+    @property
+    def shown(self) -> list[Row]:
+        """What the application had in its hands and has not settled."""
+        known = self.delivered[: self.seen] if self.handed is None else self.handed
+        return [row for row in self.held if any(row is other for other in known)]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import admin, apply, publishing, sessions, views
+from mq_broker.core import admin, apply, publishing, sessions, settling, views
 from mq_broker.core.audit import Audit
 from mq_broker.core.counts import RowCounts
 from mq_broker.core.frozen import Shelf
@@ -148,7 +148,7 @@ DELIVERIES: Final = (
         "the offset before the last one that was acknowledged leaves the queue too",
         (
             Change(
-                sessions.acknowledge,
+                settling.acknowledge,
                 """{"partition": partition, "offsets": offsets.serialize()}""",
                 """
                 {
@@ -165,8 +165,8 @@ DELIVERIES: Final = (
         "what was in a consumer's hands when its stream broke is not ready again",
         (
             Change(
-                sessions._give_back,
-                "destination.queue.backlogs[partition].give_back(lanes.selection())",
+                settling._give_back,
+                "queue.backlogs[partition].give_back(lanes.selection())",
                 "pass",
             ),
         ),
@@ -183,12 +183,54 @@ DELIVERIES: Final = (
         "a delivery that failed counts until the next restart only",
         (
             Change(
-                sessions._give_back,
-                'ledger.record(returned={"destination": destination.number, "rows": rows})',
-                "for partition, offsets in seen.items():\n    "
-                "destination.queue.backlogs[partition].attempts.add(offsets)",
+                settling._count,
+                'ledger.record(returned={"destination": destination.number, "rows": rows, "failed": blamed})',
+                "for partition, offsets in failed.items():\n    "
+                "destination.queue.backlogs[partition].failed.add(offsets)",
             ),
         ),
+        "model",
+    ),
+    Bug(
+        "a neighbour is blamed",
+        "of several rows that a consumer had when it died each has failed",
+        (
+            Change(
+                settling._give_back,
+                "sum(len(offsets) for offsets in returned.values()) == 1 and handed == returned",
+                "handed == returned",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "a row that may never have been seen is blamed",
+        "the only row of a consumer that died has failed, although nobody says that it was handed over",
+        (Change(settling._give_back, "and handed == returned", ""),),
+        "model",
+    ),
+    Bug(
+        "hand-over off by one",
+        "the last row that was handed over counts as not seen",
+        (
+            Change(
+                Session.hand_over,
+                "if held := offsets - self.missing(partition, offsets):",
+                "if held := offsets - self.missing(partition, offsets) - BitMap64([offsets.max()]):",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "what never left counts as handed out",
+        "rows that the broker had not sent yet are counted when the stream breaks",
+        (Change(settling._give_back, "session.held_by_partition(unsent)", "session.held_by_partition()"),),
+        "model",
+    ),
+    Bug(
+        "a consumer is blamed for the broker's stop",
+        "the row in the hands of a consumer has failed when the broker stops",
+        (Change(settling._give_back, "if alone and end is not SessionEnd.BROKER:", "if alone:"),),
         "model",
     ),
     Bug(

@@ -179,15 +179,21 @@ CONTENT: Final = (
         "model",
     ),
     Bug(
-        "attempts lost at a restart",
+        "counts lost at a restart",
         "after a start from a snapshot rows that failed count as never tried",
         (
             Change(
                 snapshot._restore_rows,
-                "backlog.attempts.restore(known.bit, BitMap64.deserialize(known.offsets))",
+                "counts.restore(known.bit, BitMap64.deserialize(known.offsets))",
                 "pass",
             ),
         ),
+        "model",
+    ),
+    Bug(
+        "one of two counts lost in a snapshot",
+        "after a start from a snapshot rows that failed were only handed out",
+        (Change(snapshot._restore_rows, "backlog.failed if known.failed else", ""),),
         "model",
     ),
     Bug(

@@ -182,10 +182,12 @@ def _acknowledged(state: State, what: store.Acknowledged, time_us: int, body: Bo
 
 def _returned(state: State, what: store.Returned, time_us: int, body: Body | None) -> None:
     subscription = subscription_of(state, what)
-    for rows in what.rows:
-        offsets = BitMap64.deserialize(rows.offsets)
-        subscription.backlogs[rows.partition].attempts.add(offsets)
-        touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
+    for blamed, named in ((False, what.rows), (True, what.failed)):
+        for rows in named:
+            offsets = BitMap64.deserialize(rows.offsets)
+            backlog = subscription.backlogs[rows.partition]
+            (backlog.failed if blamed else backlog.handed_out).add(offsets)
+            touch(state, what.destination, rows.partition, offsets.min(), offsets.max() + 1)
 
 
 def _epoch_taken(state: State, what: store.EpochTaken, time_us: int, body: Body | None) -> None:

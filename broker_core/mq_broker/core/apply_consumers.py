@@ -35,13 +35,13 @@ def planned(state: State, what: store.Planned, time_us: int, body: object) -> No
 
 
 def _give_back(
-    state: State, destination: Destination, subscription: Subscription, plan: Plan, charge: int
+    state: State, destination: Destination, subscription: Subscription, plan: Plan, *, handed_out: bool
 ) -> None:
     for number, (_, selection) in plan.assignments.items():
         backlog = subscription.backlogs[number]
         backlog.give_back(selection)
-        if charge and selection.rows:
-            backlog.attempts.add(selection.offsets(), charge)
+        if handed_out and selection.rows:
+            backlog.handed_out.add(selection.offsets())
         touch_rows(state, destination.number, number, selection)
     plan.returned, plan.emptied, plan.assignments = True, True, {}
     state.stir(destination.name)
@@ -58,7 +58,7 @@ def _let_go(state: State, destination: Destination, subscription: Subscription, 
 def plans_returned(state: State, what: store.PlansReturned, time_us: int, body: object) -> None:
     destination, subscription, consumer = consumer_of(state, what)
     for number in what.plans:
-        _give_back(state, destination, subscription, consumer.plans[number], charge=0)
+        _give_back(state, destination, subscription, consumer.plans[number], handed_out=False)
         # Who opens it from now on finds it empty.
         consumer.plans[number].opened_by_run = 0
     consumer.drop_returned(state.settings.kept_returned)
@@ -123,9 +123,10 @@ def consumer_ended(state: State, what: store.ConsumerEnded, time_us: int, body: 
     destination, subscription, consumer = consumer_of(state, what)
     for number in what.returned:
         plan = consumer.plans[number]
-        # Two readers of one query: reading by mistake is no failed attempt.
-        charge = 0 if what.shared else plan.failed_attempts + plan.read_since_opened
-        _give_back(state, destination, subscription, plan, charge)
+        # Failed runs are counted with the range: nobody knows which of its rows it was. Two readers of one
+        # query: reading by mistake counts nothing.
+        handed_out = not what.shared and (plan.failed_attempts > 0 or plan.read_since_opened)
+        _give_back(state, destination, subscription, plan, handed_out=handed_out)
         for query_id, batch in plan.batches:
             owners.touch_query(state, query_id).fence(batch)
     for plan in consumer.plans.values():

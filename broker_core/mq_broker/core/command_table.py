@@ -23,6 +23,7 @@ from mq_broker.core import (
     queries,
     ranges,
     sessions,
+    settling,
     staging,
     views,
 )
@@ -135,8 +136,11 @@ COMMANDS: Final[dict[type, Command]] = {
     ),
     command.AddCredit: Command(sessions.add_credit, _NOTHING, _READ),
     command.Ask: Command(sessions.ask, _NOTHING, _READ),
-    command.Acknowledge: Command(sessions.acknowledge, _STATE, _READ),
-    command.CloseSession: Command(sessions.close_session, _STATE, _NONE),
+    command.Acknowledge: Command(settling.acknowledge, _STATE, _READ),
+    command.HandOver: Command(settling.hand_over, _NOTHING, _READ),
+    command.Release: Command(settling.release, _STATE, _READ),
+    command.Drain: Command(sessions.drain, _NOTHING, _READ),
+    command.CloseSession: Command(settling.close_session, _STATE, _NONE),
     command.HoldRun: Command(ranges.hold_run, _STATE, _NONE),
     command.CloseRun: Command(ranges.close_run, _STATE, _NONE, more_bytes=_given_back),
     command.ResolveFetch: Command(

@@ -6,6 +6,7 @@ Here are the others.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from mq_broker.core.selection import Selection
 
 
+#: Rows by partition: first offsets of ranges and offsets after the last, as int64 arrays.
+RowRanges = list[tuple[int, np.ndarray, np.ndarray]]
+
+
 @dataclass(frozen=True, slots=True)
 class Publish:
     """One validated batch. Reply: `Receipt`."""
@@ -41,8 +46,8 @@ class RowsView:
     """Rows to be sent, in this order, as the state was when it was made; safe to read from any thread while
     pinned.
 
-    `delivery_count` is the count of rows without failed attempts of their own; `attempts` are the bits of
-    those (`counts.RowCounts`).
+    `delivery_count` is that of rows without counts of their own; `counts` are the bits of those, one tuple
+    for each kind of count (`counts.RowCounts`).
     """
 
     destination: str
@@ -52,7 +57,7 @@ class RowsView:
     first_delivery: int
     frames: FrameIndex
     delivery_count: int = 1
-    attempts: tuple[BitMap64, ...] = ()
+    counts: tuple[tuple[BitMap64, ...], ...] = ()
     #: Segments that must not be recycled while this view is read; give it back with `ReleaseView`.
     pins: frozenset[int] = frozenset()
     #: The session whose outbox it is in, until it is given back, and its estimated bytes there.
@@ -96,33 +101,31 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Exactly these rows: per partition, first offsets and offsets after the last, as int64 arrays. Reply:
-    number of rows.
-    """
+    """Exactly these rows are done. Reply: number of rows."""
 
     session: int
-    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+    partitions: RowRanges
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The application was handed exactly these rows; `partitions` as in `Acknowledge`. Reply: None.
+    """The application was handed exactly these rows. Reply: None.
 
     A session that sent one is believed in these alone, and no longer in its credit.
     """
 
     session: int
-    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+    partitions: RowRanges
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Exactly these rows go back to the queue; `partitions` as in `Acknowledge`. Each has failed once more,
-    unless `uncounted`. Reply: number of rows.
+    """Exactly these rows go back to the queue. Each has failed once more, unless `uncounted`. Reply: number
+    of rows.
     """
 
     session: int
-    partitions: list[tuple[int, np.ndarray, np.ndarray]]
+    partitions: RowRanges
     uncounted: bool = False
 
 
@@ -134,16 +137,27 @@ class Drain:
     request_id: int
 
 
+class SessionEnd(enum.Enum):
+    """Who ended a session. What counts is in docs/rules.md, "Two counts of a row"."""
+
+    #: Its client, which has said before what its application was handed.
+    GOODBYE = enum.auto()
+    #: The connection broke, or the client died.
+    LOST = enum.auto()
+    #: The broker, or an operator: the consumer did nothing wrong.
+    BROKER = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class CloseSession:
     """The session ended: what it still holds is ready again. Reply: None.
 
-    `goodbye`: the client ended it, and has said before what its application was handed: only that counts.
-    Without it everything may have been handed over but `unsent`, which never left.
+    `end` says who ended it. Without a goodbye everything may have been handed over but `unsent`, which never
+    left.
     """
 
     session: int
-    goodbye: bool = False
+    end: SessionEnd = SessionEnd.LOST
     unsent: tuple[RowsView, ...] = ()
 
 

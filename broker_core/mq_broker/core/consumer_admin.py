@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq_broker.core import incarnations, sessions
+from mq_broker.core import incarnations, settling
 from mq_broker.core.commands import ConsumersPage
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer
@@ -110,7 +110,7 @@ def release_consumer(ledger: Ledger, request: wire.ReleaseConsumerRequest) -> wi
         answer was lost.
     """
     if request.session:
-        return wire.ReleaseConsumerResponse(returned_rows=sessions.end_session(ledger, request.session))
+        return wire.ReleaseConsumerResponse(returned_rows=settling.end_session(ledger, request.session))
     if not request.consumer and not request.incarnation:
         raise InvalidRequest(
             "a release names no consumer: give a name, or an incarnation as `mq consumers list` shows it"

@@ -345,7 +345,7 @@ def _views(state: State, destination: Destination, plan: Plan, opened: wire.Open
             rows,
             first_delivery=start + at,
             delivery_count=plan.failed_attempts + 1,
-            attempts=destination.queue.backlogs[opened.partition].attempts.bits,
+            counts=destination.queue.backlogs[opened.partition].counts,
         )
         for at, rows in stretches
     ]

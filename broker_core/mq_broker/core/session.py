@@ -16,7 +16,7 @@ from mq_broker.core.lanes import Lanes
 from mq_broker.core.log import FrameIndex
 from mq_broker.core.selection import Selection
 from mq_wire.errors import MqError
-from mq_wire.v1.consume_pb2 import Asked
+from mq_wire.v1.consume_pb2 import Asked, Drained
 
 #: Deliveries whose order is remembered one by one; the older half of more of them is taken together.
 _DELIVERIES_MAX: Final = 4096
@@ -62,7 +62,7 @@ class Outbox:
 @dataclass(slots=True)
 class Session:
     """`delivered` remembers the order of deliveries, so that rows the application never saw are not charged
-    (docs/rules.md, "When a consumer disappears").
+    (docs/rules.md, "Two counts of a row").
     """
 
     number: int
@@ -71,15 +71,18 @@ class Session:
     credit_rows: int
     credit_bytes: int
     deliver: Callable[[RowsView], None]
-    tell: Callable[[Asked | MqError], None]
+    tell: Callable[[Asked | Drained | MqError], None]
     outbox: Outbox
     #: What it says of itself, and where it came from: for operators.
     client: str = ""
     peer: str = ""
     held: dict[int, Lanes] = field(default_factory=dict)
     held_rows: int = 0
-    #: Rows handed to the application so far: what was credited beyond the first grant.
+    #: Rows handed to the application so far, by its credit: what was granted beyond the first grant.
     seen_rows: int = 0
+    #: Rows handed to the application and still held, by partition, as its client reports them; None where it
+    #: reports none.
+    handed: dict[int, BitMap64] | None = None
     delivered: deque[tuple[int, Selection]] = field(default_factory=deque)
     #: Whose turn it is among the partitions.
     turn: int = 0
@@ -96,6 +99,8 @@ class Session:
         self.credit_rows -= selection.rows
         self.credit_bytes -= size_bytes
         self.outbox.put(self._batches(selection.rows), size_bytes)
+        if self.handed is not None:
+            return
         self.delivered.append((partition, selection))
         if len(self.delivered) > _DELIVERIES_MAX:
             self._shorten_delivered()
@@ -126,6 +131,19 @@ class Session:
         ]
         self.delivered.extendleft(reversed(together))
 
+    def report(self) -> None:
+        """From now on its client says exactly what was handed over; until now its credit told."""
+        if self.handed is None:
+            self.handed = self.seen()
+            self.delivered.clear()
+
+    def hand_over(self, partition: int, offsets: BitMap64) -> None:
+        """The application was handed these rows; those that it does not hold any more do not matter."""
+        self.report()
+        assert self.handed is not None
+        if held := offsets - self.missing(partition, offsets):
+            self.handed[partition] = self.handed.get(partition, BitMap64()) | held
+
     def missing(self, partition: int, offsets: BitMap64) -> BitMap64:
         """Returns those of `offsets` that this session does not hold."""
         left = offsets
@@ -139,7 +157,14 @@ class Session:
         before = lanes.rows
         lanes.discard(offsets)
         self.held_rows -= before - lanes.rows
+        self._forget_handed(partition, offsets)
         self._forget_delivered()
+
+    def _forget_handed(self, partition: int, offsets: BitMap64) -> None:
+        if self.handed is not None and partition in self.handed:
+            self.handed[partition] -= offsets
+            if not self.handed[partition]:
+                del self.handed[partition]
 
     def drop(self, partition: int, offsets: BitMap64, index: FrameIndex) -> None:
         """Lets go of rows that cannot be delivered, as if they had never been on their way: their credit
@@ -157,6 +182,7 @@ class Session:
         )
         self.held[partition].discard(offsets)
         self.held_rows -= dropped.rows
+        self._forget_handed(partition, offsets)
 
     def _forget_delivered(self) -> None:
         # The head of the record may go once nothing of it is held; it is the only part that can be long done.
@@ -170,8 +196,19 @@ class Session:
             self.delivered.popleft()
             self.seen_rows -= selection.rows
 
+    def held_by_partition(self, unsent: tuple[RowsView, ...] = ()) -> dict[int, BitMap64]:
+        """Returns the rows that it holds, without those of views that never left."""
+        rows = {partition: BitMap64().union(*lanes.offsets) for partition, lanes in self.held.items()}
+        for view in unsent:
+            rows[view.partition] -= view.selection.offsets()
+        return {partition: offsets for partition, offsets in rows.items() if offsets}
+
     def seen(self) -> dict[int, BitMap64]:
-        """Returns, per partition, the held rows that were handed to the application."""
+        """Returns, per partition, the held rows that were handed to the application, as far as it is
+        known.
+        """
+        if self.handed is not None:
+            return dict(self.handed)
         rows: dict[int, BitMap64] = {}
         left = self.seen_rows
         for partition, selection in self.delivered:

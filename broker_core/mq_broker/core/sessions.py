@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-from pyroaring import BitMap64
-
 from mq_broker.core.admin import find_or_create
-from mq_broker.core.commands import Acknowledge, AddCredit, Ask, CloseSession, OpenSession
+from mq_broker.core.commands import (
+    AddCredit,
+    Ask,
+    Drain,
+    OpenSession,
+)
 from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.selection import Selection, ranges_bitmap
+from mq_broker.core.selection import Selection
 from mq_broker.core.session import Outbox, Session
 from mq_broker.core.state import State
 from mq_broker.core.views import make_view
-from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, StoreFull, UnknownDestination
+from mq_wire.errors import SessionClosed
 from mq_wire.limits import PRIORITIES, RECORDS_ROWS_MAX
-from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened
+from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened, Drained
 
 #: Rows that one session gets before the next one has its turn.
 TURN_ROWS = 65_536
@@ -52,7 +53,7 @@ def open_session(ledger: Ledger, command: OpenSession) -> ConsumerOpened:
     return ConsumerOpened(session=session.number, destination_id=destination.destination_id)
 
 
-def _session(state: State, number: int) -> Session:
+def session_of(state: State, number: int) -> Session:
     session = state.sessions.get(number)
     if session is None:
         raise SessionClosed(
@@ -63,7 +64,7 @@ def _session(state: State, number: int) -> Session:
 
 
 def add_credit(ledger: Ledger, command: AddCredit) -> None:
-    session = _session(ledger.state, command.session)
+    session = session_of(ledger.state, command.session)
     session.credit_rows += command.rows
     session.credit_bytes += command.bytes
     session.seen_rows += command.rows
@@ -73,112 +74,17 @@ def add_credit(ledger: Ledger, command: AddCredit) -> None:
 def ask(ledger: Ledger, command: Ask) -> None:
     """Lets the session know when it has everything that is ready for it now. Bounded by who submits it."""
     state = ledger.state
-    session = _session(state, command.session)
+    session = session_of(state, command.session)
     session.questions.append(command.request_id)
     state.asked[session.number] = session
     state.stir(session.destination, news=False)
 
 
-def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
-    """Takes exactly these rows off the queue.
-
-    Raises:
-        NotAssigned: the session does not hold some of them; nothing is acknowledged.
-    """
-    state = ledger.state
-    session = _session(state, command.session)
-    destination = state.destination(session.destination)
-    done: dict[int, BitMap64] = {}
-    for partition, starts, stops in command.partitions:
-        if len(starts):
-            _check_ranges(destination, partition, starts, stops)
-            done[partition] = done.get(partition, BitMap64()) | ranges_bitmap(starts, stops)
-    for partition, offsets in done.items():
-        missing = session.missing(partition, offsets)
-        if missing:
-            raise NotAssigned(
-                f"consumer session {session.number} does not hold offset {missing.min()} of partition "
-                f"{partition} of "
-                f"{session.destination!r} (and {len(missing) - 1} more): acknowledge each delivered row once"
-            )
-    if not done:
-        return 0
-    ledger.record(
-        acknowledged={
-            "destination": destination.number,
-            "rows": [
-                {"partition": partition, "offsets": offsets.serialize()}
-                for partition, offsets in done.items()
-            ],
-        }
-    )
-    for partition, offsets in done.items():
-        session.release(partition, offsets)
-    rows = sum(len(offsets) for offsets in done.values())
-    state.totals.acknowledged += rows
-    return rows
-
-
-def _check_ranges(destination: Destination, partition: int, starts: np.ndarray, stops: np.ndarray) -> None:
-    """Refuses ranges that are none, and those that would make a bitmap of offsets that were never given."""
-    if (starts < 0).any() or (stops <= starts).any():
-        raise InvalidRequest("an acknowledged range must begin at 0 or above and end behind its first offset")
-    end = destination.partitions[partition].log.next_offset if partition < len(destination.partitions) else 0
-    if int(stops.max()) > end:
-        raise NotAssigned(
-            f"offset {int(stops.max()) - 1} of partition {partition} of {destination.name!r} was never "
-            f"given, the next one is {end}: "
-            "acknowledge what was delivered"
-        )
-
-
-def close_session(ledger: Ledger, command: CloseSession) -> None:
-    """Gives back what the session holds. Only rows that reached the application count as failed attempts
-    (docs/rules.md, "When a consumer disappears").
-
-    Where the disk is full they go uncounted: rows that nobody holds any more must not wait for room.
-    """
-    session = ledger.state.sessions.get(command.session)
-    if session is not None:
-        _give_back(ledger, session)
-
-
-def end_session(ledger: Ledger, number: int) -> int:
-    """Ends a session from this side, for an operator; returns how many rows went back.
-
-    Raises:
-        UnknownDestination: there is no such session.
-    """
-    session = ledger.state.sessions.get(number)
-    if session is None:
-        raise UnknownDestination(
-            f"there is no consumer session {number}: `mq consumers list` shows who is connected"
-        )
-    rows = session.held_rows
-    _give_back(ledger, session)
-    why = SessionClosed(
-        f"consumer session {number} of {session.destination!r} was ended by an operator: what it held goes "
-        f"to others; "
-        "make a new consumer to go on receiving"
-    )
-    ledger.state.farewells.append((session, why))
-    return rows
-
-
-def _give_back(ledger: Ledger, session: Session) -> None:
-    state = ledger.state
-    destination = state.by_name[session.destination]
-    seen = session.seen()
-    if seen:
-        rows = [
-            {"partition": partition, "offsets": offsets.serialize()} for partition, offsets in seen.items()
-        ]
-        with contextlib.suppress(StoreFull):
-            ledger.record(returned={"destination": destination.number, "rows": rows})
-    for partition, lanes in session.held.items():
-        destination.queue.backlogs[partition].give_back(lanes.selection())
-    del state.sessions[session.number], destination.queue.sessions[session.number]
-    state.stir(session.destination)
+def drain(ledger: Ledger, command: Drain) -> None:
+    """Takes all credit back, and says when: nothing is delivered behind the answer until new credit comes."""
+    session = session_of(ledger.state, command.session)
+    session.credit_rows = session.credit_bytes = 0
+    session.tell(Drained(request_id=command.request_id))
 
 
 def dispatch(ledger: Ledger) -> bool:
@@ -303,7 +209,7 @@ def _deliver(
             destination,
             number,
             taken,
-            attempts=backlog.attempts.bits,
+            counts=backlog.counts,
             session=session.number,
             size_bytes=size_bytes,
         )

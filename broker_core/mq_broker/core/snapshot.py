@@ -5,7 +5,7 @@ offsets of a partition. What is large is cut into pieces (parts.py).
     queries/<bucket>               who reads and writes for which query
     markers/<bucket>               who has committed what
     log/<destination>/<partition>  next offset, duplicate audit; none where nobody ever sent anything
-    rows/<d>/<p>/<chunk>           ready lanes, failed attempts, frame index
+    rows/<d>/<p>/<chunk>           ready lanes, counts, frame index
     consumers/<destination>        durable consumers and their plans
     staged/<token>                 a staged set
 
@@ -189,10 +189,14 @@ def _backlog_elements(subscription: Subscription, number: int, window: BitMap64)
     for priority, offsets in _ready_after_restart(subscription, number, window):
         lane = store.LaneRows(priority=priority, offsets=offsets.serialize(), subscription=whose)
         yield store.RowsPart(ready=[lane])
-    for bit, known in enumerate(subscription.backlogs[number].attempts.bits):
-        if offsets := known & window:
-            count = store.CountBit(bit=bit, offsets=offsets.serialize(), subscription=whose)
-            yield store.RowsPart(attempt_bits=[count])
+    backlog = subscription.backlogs[number]
+    for failed, counts in ((False, backlog.handed_out), (True, backlog.failed)):
+        for bit, known in enumerate(counts.bits):
+            if offsets := known & window:
+                count = store.CountBit(
+                    bit=bit, offsets=offsets.serialize(), subscription=whose, failed=failed
+                )
+                yield store.RowsPart(count_bits=[count])
 
 
 def _rows_pieces(key: str, destination: Destination, number: int, chunk: int) -> Iterator[tuple[str, bytes]]:
@@ -332,11 +336,12 @@ def _restore_rows(destination: Destination, number: int, part: store.RowsPart) -
     for lane in part.ready:
         backlog = destination.subscriptions[lane.subscription].backlogs[number]
         backlog.restore([(lane.priority, BitMap64.deserialize(lane.offsets))])
-    for known in part.attempt_bits:
+    for known in part.count_bits:
         backlog = destination.subscriptions[known.subscription].backlogs[number]
-        backlog.attempts.restore(known.bit, BitMap64.deserialize(known.offsets))
+        counts = backlog.failed if known.failed else backlog.handed_out
+        counts.restore(known.bit, BitMap64.deserialize(known.offsets))
     for above in part.attempts:  # format 1
-        destination.queue.backlogs[number].attempts.add(BitMap64.deserialize(above))
+        destination.queue.backlogs[number].handed_out.add(BitMap64.deserialize(above))
     destination.partitions[number].log.restore(
         frames_of(part.frames, part.frame_bytes),
         {f.base: BitMap64.deserialize(f.offsets) for f in part.sparse},

@@ -38,7 +38,7 @@ class Backlog:
     ones are `ready` changes when rows change hands: a restart makes all ready that no plan holds.
     """
 
-    __slots__ = ("attempts", "kept", "ready", "rows", "unacknowledged")
+    __slots__ = ("failed", "handed_out", "kept", "ready", "rows", "unacknowledged")
 
     def __init__(self) -> None:
         self.ready = Lanes()
@@ -47,8 +47,15 @@ class Backlog:
         self.rows = 0
         #: Acknowledged, and kept for a checkpoint that may have lost its last batch.
         self.kept = _NONE
-        #: Failed attempts.
-        self.attempts = RowCounts()
+        #: How often it was about this row alone that it came back, and how often it came back as one of
+        #: several (docs/rules.md, "Two counts of a row").
+        self.failed = RowCounts()
+        self.handed_out = RowCounts()
+
+    @property
+    def counts(self) -> tuple[tuple[BitMap64, ...], ...]:
+        """The bits of both counts, as they are now."""
+        return tuple(counts.bits for counts in (self.failed, self.handed_out) if counts.bits)
 
     def append(self, base: int, facets: Facets, rows: int) -> None:
         """Takes new rows, which are ready."""
@@ -95,7 +102,8 @@ class Backlog:
             self.rows -= before
         # At recovery they are still ready, since what a connected consumer holds is not on disk.
         self.ready.discard(offsets)
-        self.attempts.forget(offsets)
+        self.failed.forget(offsets)
+        self.handed_out.forget(offsets)
 
     def keep(self, offsets: BitMap64) -> None:
         """Rows of a plan are done, and kept for now."""

@@ -23,7 +23,7 @@ def make_view(
     selection: Selection,
     first_delivery: int = 0,
     delivery_count: int = 1,
-    attempts: tuple[BitMap64, ...] = (),
+    counts: tuple[tuple[BitMap64, ...], ...] = (),
     index: FrameIndex | None = None,
     session: int = 0,
     size_bytes: int = 0,
@@ -45,7 +45,7 @@ def make_view(
         first_delivery=first_delivery,
         frames=index,
         delivery_count=delivery_count,
-        attempts=attempts,
+        counts=counts,
         pins=pins,
         session=session,
         size_bytes=size_bytes,
@@ -129,7 +129,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     if not opened.accept_data_loss:
         check_kept(destination, opened.partition, selection)
     partition = destination.partitions[opened.partition]
-    attempts = destination.queue.backlogs[opened.partition].attempts.bits
+    counts = destination.queue.backlogs[opened.partition].counts
     return [
         make_view(
             state,
@@ -137,7 +137,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
             opened.partition,
             rows,
             opened.first + at,
-            attempts=attempts,
+            counts=counts,
             index=frozen.index,
         )
         for at, rows in selection.stretches(partition.lost_of(selection))

@@ -298,14 +298,16 @@ def _header(view: RowsView, group: list[Piece], columns: int, delivery: int) -> 
 
 
 def _counts(view: RowsView, piece: Piece) -> list[tuple[int, int]]:
-    """Returns (rows, delivery count) runs of a piece; rows with failed attempts of their own have higher
-    counts.
+    """Returns (rows, delivery count) runs of a piece: 1 and what was counted with its range, failures, and
+    how often it was handed out.
     """
     low = piece.base_offset
     high = low + piece.rows if piece.offsets is None else int(piece.offsets[-1]) + 1
-    if not any(known.range_cardinality(low, high) for known in view.attempts):
+    found = [bits for bits in view.counts if any(known.range_cardinality(low, high) for known in bits)]
+    if not found:
         return [(piece.rows, view.delivery_count)]
-    counts = view.delivery_count + counts_of(view.attempts, offsets_of(piece))
+    offsets = offsets_of(piece)
+    counts = sum((counts_of(bits, offsets) for bits in found), np.full(len(offsets), view.delivery_count))
     edges = np.flatnonzero(np.diff(counts)) + 1
     starts = np.concatenate(([0], edges))
     return list(zip(np.diff(np.append(starts, piece.rows)).tolist(), counts[starts].tolist(), strict=True))

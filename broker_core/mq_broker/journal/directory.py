@@ -25,11 +25,11 @@ from mq_broker.journal.lock import LOCK, DirectoryLock
 from mq_wire.checksum import crc32
 from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
 
-#: The format that is written. Directories of format 1 open for ever. Their identity is changed to 2 before
-#: anything else is written: a program that knows only format 1 would read the rest and skip what it does not
-#: know.
-FORMAT_VERSION: Final = 2
-_FORMATS: Final = (1, FORMAT_VERSION)
+#: The format that is written. Directories of older formats open for ever. Their identity is changed to the
+#: newest before anything else is written: a program that knows only an older one would read the rest and skip
+#: what it does not know.
+FORMAT_VERSION: Final = 3
+_FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
 _REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"

@@ -181,7 +181,7 @@ class Replay:
             self.gaps.holes[what.destination, rows.partition] -= BitMap64.deserialize(rows.offsets)
 
     def _returned(self, what: store.Returned, entry: store.Entry, _: apply.Body | None) -> None:
-        self._known_rows(what.destination, what.rows, entry)
+        self._known_rows(what.destination, [*what.rows, *what.failed], entry)
 
     def _quarantined(self, what: store.Quarantined, entry: store.Entry, _: apply.Body | None) -> None:
         self._known_rows(what.destination, what.rows, entry)

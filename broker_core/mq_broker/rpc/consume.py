@@ -28,7 +28,14 @@ from mq_broker.rpc.status import abort, in_band
 from mq_wire import envelope, framing
 from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged, MqError, NotAssigned
 from mq_wire.limits import RECORDS_ROWS_MAX
-from mq_wire.v1.consume_pb2 import AcknowledgeRows, Asked, ConsumeHeader, ConsumeRequest, ConsumeResponse
+from mq_wire.v1.consume_pb2 import (
+    AcknowledgeRows,
+    Asked,
+    ConsumeHeader,
+    ConsumeRequest,
+    ConsumeResponse,
+    Drained,
+)
 
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
@@ -177,9 +184,11 @@ class ConsumeStream:
             self._asked += 1
             self._engine.submit(Ask(self._session, request.ask.request_id), self._heard)
 
-    def _told(self, what: Asked | MqError) -> None:
+    def _told(self, what: Asked | Drained | MqError) -> None:
         if isinstance(what, Asked):
             self._outbox.put(ConsumeResponse(header=ConsumeHeader(asked=what)).SerializeToString())
+        elif isinstance(what, Drained):
+            self._outbox.put(ConsumeResponse(header=ConsumeHeader(drained=what)).SerializeToString())
         else:
             say(logging.INFO, "session_ended", str(what), session=self._session)
             self._outbox.put(what)

@@ -99,6 +99,7 @@ class BothSides(RuleBasedStateMachine):
             kept_returned=2,
         )
         self.arrived: list[tuple[list[int], RowsView]] = []
+        self.views: dict[int, list[RowsView]] = {}
         self.sent: list[tuple[str, int, tuple[str, int], int, list[tuple[bytes, int]], bool]] = []
         self.staged: list[
             tuple[tuple[str, int], bytes, tuple[int, str, int, str | None], int, list[tuple[bytes, int]]]
@@ -149,7 +150,8 @@ class BothSides(RuleBasedStateMachine):
             number, view = self.arrived.pop(0)
             for row in self.world.read(view, batch_rows_max=5):
                 known = self.model.deliver(number[0], row.partition, row.offset)
-                self.check_row(row, known, known.attempts + 1)
+                self.check_row(row, known, known.delivery_count)
+            self.views.setdefault(number[0], []).append(view)
             self.world.handle(ReleaseView(view))
             if not self.arrived:
                 self.world.dispatch()

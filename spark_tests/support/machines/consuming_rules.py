@@ -13,14 +13,18 @@ from mq_broker.core.commands import (
     AddCredit,
     Ask,
     CloseSession,
+    Drain,
+    HandOver,
     OpenSession,
+    Release,
     ReleaseView,
     ResolveFetch,
+    SessionEnd,
     Tick,
 )
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
-from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
+from mq_wire.v1.consume_pb2 import Asked, Drained, OpenConsumer
 from spark_tests.model import plans as plans
 from spark_tests.model import staging as staging
 from spark_tests.model.state import DONE
@@ -54,7 +58,9 @@ class ConsumingRules(BothSides):
     @rule(which=pick, rows=st.integers(1, 20))
     def add_credit(self, which: int, rows: int) -> None:
         number = self.session(which)
-        self.both(lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None)
+        self.both(
+            lambda: self.model.add_credit(number, rows), AddCredit(number, rows, BYTES), lambda reply: None
+        )
 
     @precondition(lambda self: self.model.sessions)
     @rule(which=pick, rows=st.integers(0, 20))
@@ -62,7 +68,9 @@ class ConsumingRules(BothSides):
         number = self.session(which)
         if rows:
             self.both(
-                lambda: self.model.add_credit(number, rows), AddCredit(number, rows, 0), lambda reply: None
+                lambda: self.model.add_credit(number, rows),
+                AddCredit(number, rows, BYTES),
+                lambda reply: None,
             )
         self.both(
             lambda: self.model._session(number), Ask(number, rows), lambda reply: self.model._session(number)
@@ -70,6 +78,8 @@ class ConsumingRules(BothSides):
 
     def hear(self, box: list[int], what: Any) -> None:
         """A session is answered, or ended from the broker's side."""
+        if isinstance(what, Drained):
+            assert not self.world.broker.state.sessions[box[0]].wants_rows()
         if isinstance(what, Asked):
             state = self.world.broker.state
             session = state.sessions[box[0]]
@@ -87,14 +97,7 @@ class ConsumingRules(BothSides):
     @rule(which=pick, chosen=st.lists(pick, min_size=1, max_size=8), everything=st.booleans())
     def acknowledge(self, which: int, chosen: list[int], everything: bool) -> None:
         number = self.session(which)
-        session = self.model.sessions.get(number)
-        held = (
-            [r for r in session.delivered if r.holder == ("session", number)] if session is not None else []
-        )
-        rows = {
-            (r.partition, r.offset)
-            for r in (held if everything else [held[c % len(held)] for c in chosen if held])
-        }
+        rows = self.some_held(number, chosen, everything)
         if not everything and chosen[0] % 5 == 0:
             rows.add((chosen[0] % PARTITIONS, chosen[0] % 40))
         if rows:
@@ -104,20 +107,76 @@ class ConsumingRules(BothSides):
                 lambda count: count,
             )
 
+    def some_held(self, number: int, chosen: list[int], everything: bool) -> set[tuple[int, int]]:
+        """Returns rows that a session holds; none where it is not there."""
+        session = self.model.sessions.get(number)
+        held = session.held if session is not None else []
+        picked = held if everything else [held[c % len(held)] for c in chosen if held]
+        return {(row.partition, row.offset) for row in picked}
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(which=pick, chosen=st.lists(pick, max_size=8), everything=st.booleans())
+    def hand_over(self, which: int, chosen: list[int], everything: bool) -> None:
+        number = self.session(which)
+        rows = self.some_held(number, chosen, everything)
+        session = self.model.sessions.get(number)
+        if session is not None and chosen:  # what it held once and does not hold any more
+            rows |= {
+                (row.partition, row.offset)
+                for row in session.delivered[:3]
+                if row.holder != ("session", number)
+            }
+        self.both(
+            lambda: self.model.hand_over(number, sorted(rows)),
+            HandOver(number, _ranges(rows)),
+            lambda reply: reply,
+        )
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(
+        which=pick,
+        chosen=st.lists(pick, min_size=1, max_size=8),
+        everything=st.booleans(),
+        uncounted=st.booleans(),
+    )
+    def release(self, which: int, chosen: list[int], everything: bool, uncounted: bool) -> None:
+        number = self.session(which)
+        rows = self.some_held(number, chosen, everything)
+        if not everything and chosen[0] % 5 == 0:
+            rows.add((chosen[0] % PARTITIONS, chosen[0] % 40))
+        self.both(
+            lambda: self.model.release(number, sorted(rows), uncounted),
+            Release(number, _ranges(rows), uncounted),
+            lambda count: count,
+        )
+
     @precondition(lambda self: self.model.sessions)
     @rule(which=pick)
-    def close_session(self, which: int) -> None:
+    def drain(self, which: int) -> None:
         number = self.session(which)
-        self.both(lambda: self.model.close_session(number), CloseSession(number), lambda reply: None)
+        self.both(lambda: self.model.drain(number), Drain(number, 1), lambda reply: None)
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(which=pick, end=st.sampled_from(SessionEnd), unsent=st.integers(0, 2))
+    def close_session(self, which: int, end: SessionEnd, unsent: int = 0) -> None:
+        """`unsent`: so many of its last deliveries never left."""
+        number = self.session(which)
+        views = self.views.pop(number, [])[-unsent:] if unsent else []
+        rows = [(view.partition, offset) for view in views for offset in view.selection.offsets()]
+        self.both(
+            lambda: self.model.close_session(number, end.name.lower(), rows),
+            CloseSession(number, end, tuple(views)),
+            lambda reply: None,
+        )
 
     @rule(
         name=destinations,
         credit=st.integers(1, 12),
         more=st.integers(0, 12),
         done=st.lists(pick, max_size=4),
-        stay=st.booleans(),
+        end=st.sampled_from([None, *SessionEnd]),
     )
-    def receive(self, name: str, credit: int, more: int, done: list[int], stay: bool) -> None:
+    def receive(self, name: str, credit: int, more: int, done: list[int], end: SessionEnd | None) -> None:
         """A consumer comes, sees some of what it gets, is done with less, and goes."""
         self.open_session(name, credit, 0)
         which = len(self.model.sessions) - 1
@@ -125,8 +184,8 @@ class ConsumingRules(BothSides):
             self.add_credit(which, more)
         if done:
             self.acknowledge(which, [d * 5 + 1 for d in done], False)
-        if not stay:
-            self.close_session(which)
+        if end is not None:
+            self.close_session(which, end)
 
     @rule(name=destinations)
     def browse(self, name: str) -> None:
@@ -153,7 +212,7 @@ class ConsumingRules(BothSides):
                 (at, known.offset) for at, known in enumerate(left)
             ]
             for row, known in zip(rows, left, strict=True):
-                self.check_row(row, known, known.attempts + 1)
+                self.check_row(row, known, known.delivery_count)
             for view in views:
                 self.world.handle(ReleaseView(view))
             seen += len(rows)

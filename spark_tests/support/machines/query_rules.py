@@ -390,7 +390,7 @@ class QueryRules(ProducingRules, ConsumingRules):
             destination = self.model.destinations[reply[0].destination]
             kept = destination.partitions[row.partition].rows[row.offset]
             counts = [
-                plan.failed + 1 + kept.attempts
+                plan.failed + kept.delivery_count
                 for consumer in destination.consumers.values()
                 for plan in consumer.kept()
                 if not plan.returned and any(other is kept for other in plan.rows.get(row.partition, ()))

@@ -149,7 +149,8 @@ def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> 
         "next": partition.log.next_offset,
         "duplicates": partition.duplicates,
         "ready": dict(sorted((ready | held).items())),
-        "attempts": _attempts(backlog.attempts.bits),
+        "failed": _counts(backlog.failed.bits),
+        "handed_out": _counts(backlog.handed_out.bits),
         "audit": [
             (
                 name,
@@ -164,7 +165,7 @@ def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> 
     }
 
 
-def _attempts(bits: tuple[BitMap64, ...]) -> dict[int, int]:
+def _counts(bits: tuple[BitMap64, ...]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for bit, known in enumerate(bits):
         for offset in known:
@@ -257,8 +258,9 @@ def _plain_partition(partition: plain.Partition) -> Dump:
             for row in partition.rows
             if row.holder == READY or row.holder[0] == "session"
         },
-        "attempts": {
-            row.offset: row.attempts for row in partition.rows if row.attempts and row.holder != plain.DONE
+        "failed": {r.offset: r.failed for r in partition.rows if r.failed and r.holder != plain.DONE},
+        "handed_out": {
+            r.offset: r.handed_out for r in partition.rows if r.handed_out and r.holder != plain.DONE
         },
         "audit": [
             (

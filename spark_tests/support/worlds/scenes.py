@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from mq_broker.core.commands import (
     AddCredit,
     CloseRun,
     CloseSession,
+    HandOver,
     HoldRun,
     OpenSession,
+    Release,
     ReleaseView,
     ResolveFetch,
+    RowRanges,
     RowsView,
+    SessionEnd,
     Settings,
 )
 from mq_broker.core.destination import Destination
@@ -29,6 +34,13 @@ from spark_tests.support.worlds.lists import ListWorld, ReadRow
 QUEUE = "q"
 WHO = ("a" * 32, 0)
 Numbers = dict[int, int]
+
+
+def _named(ranges: Iterable[tuple[int, int, int]]) -> RowRanges:
+    return [
+        (partition, np.array([start], np.int64), np.array([stop], np.int64))
+        for partition, start, stop in ranges
+    ]
 
 
 class Scene(ListWorld):
@@ -109,15 +121,17 @@ class Scene(ListWorld):
 
     def acknowledge(self, session: int, *ranges: tuple[int, int, int]) -> int:
         """Ranges are (partition, first, after the last)."""
-        named = [
-            (partition, np.array([start], np.int64), np.array([stop], np.int64))
-            for partition, start, stop in ranges
-        ]
-        rows: int = self.handle(Acknowledge(session, named))
-        return rows
+        return int(self.handle(Acknowledge(session, _named(ranges))))
 
-    def disconnect(self, session: int) -> None:
-        self.handle(CloseSession(session))
+    def disconnect(self, session: int, end: SessionEnd = SessionEnd.GOODBYE) -> None:
+        self.handle(CloseSession(session, end))
+
+    def hand_over(self, session: int, *ranges: tuple[int, int, int]) -> None:
+        """Ranges as in `acknowledge`."""
+        self.handle(HandOver(session, _named(ranges)))
+
+    def release(self, session: int, *ranges: tuple[int, int, int], uncounted: bool = False) -> int:
+        return int(self.handle(Release(session, _named(ranges), uncounted)))
 
     # Staged sets.
 

@@ -231,14 +231,16 @@ class Acknowledged(_message.Message):
     def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., subscription: _Optional[int] = ...) -> None: ...
 
 class Returned(_message.Message):
-    __slots__ = ("destination", "rows", "subscription")
+    __slots__ = ("destination", "rows", "subscription", "failed")
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     destination: int
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     subscription: int
-    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., subscription: _Optional[int] = ...) -> None: ...
+    failed: _containers.RepeatedCompositeFieldContainer[Rows]
+    def __init__(self, destination: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., subscription: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
 
 class EpochTaken(_message.Message):
     __slots__ = ("epoch",)
@@ -596,30 +598,32 @@ class AuditPart(_message.Message):
     def __init__(self, producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., last_offset: _Optional[int] = ..., range_first: _Optional[_Iterable[int]] = ..., range_rows: _Optional[_Iterable[int]] = ..., range_crc: _Optional[_Iterable[int]] = ..., range_base: _Optional[_Iterable[int]] = ..., range_time_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowsPart(_message.Message):
-    __slots__ = ("ready", "attempts", "frames", "sparse", "attempt_bits", "frame_bytes")
+    __slots__ = ("ready", "attempts", "frames", "sparse", "count_bits", "frame_bytes")
     READY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPT_BITS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_BITS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     ready: _containers.RepeatedCompositeFieldContainer[LaneRows]
     attempts: _containers.RepeatedScalarFieldContainer[bytes]
     frames: bytes
     sparse: _containers.RepeatedCompositeFieldContainer[SparseFrame]
-    attempt_bits: _containers.RepeatedCompositeFieldContainer[CountBit]
+    count_bits: _containers.RepeatedCompositeFieldContainer[CountBit]
     frame_bytes: int
-    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., attempt_bits: _Optional[_Iterable[_Union[CountBit, _Mapping]]] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, ready: _Optional[_Iterable[_Union[LaneRows, _Mapping]]] = ..., attempts: _Optional[_Iterable[bytes]] = ..., frames: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseFrame, _Mapping]]] = ..., count_bits: _Optional[_Iterable[_Union[CountBit, _Mapping]]] = ..., frame_bytes: _Optional[int] = ...) -> None: ...
 
 class CountBit(_message.Message):
-    __slots__ = ("bit", "offsets", "subscription")
+    __slots__ = ("bit", "offsets", "subscription", "failed")
     BIT_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     bit: int
     offsets: bytes
     subscription: int
-    def __init__(self, bit: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ...) -> None: ...
+    failed: bool
+    def __init__(self, bit: _Optional[int] = ..., offsets: _Optional[bytes] = ..., subscription: _Optional[int] = ..., failed: bool = ...) -> None: ...
 
 class SparseFrame(_message.Message):
     __slots__ = ("base", "offsets")
