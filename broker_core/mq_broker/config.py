@@ -61,8 +61,14 @@ class BrokerConfig:
         400_000, "most partitions of all destinations together; each takes about 5 KB of memory", 1
     )
     named_producers_max: int = _setting(100_000, "most names of producers; each is remembered for ever", 1)
+    producer_marks_max: int = _setting(
+        400_000, "most partitions that named producers have sent to, counted for each of them", 1
+    )
     anonymous_producers_max: int = _setting(
         1000, "most producers without a name that the duplicate audit of a partition remembers", 1
+    )
+    anonymous_producers_total_max: int = _setting(
+        200_000, "most producers without a name that all audits remember together", 1
     )
 
     staged_sets_max: int = _setting(

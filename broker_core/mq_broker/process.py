@@ -216,7 +216,9 @@ def _core_settings(config: BrokerConfig) -> Settings:
         consumers_max=config.consumers_max,
         queries_max=config.queries_max,
         query_ends_max=config.query_ends_max,
+        producer_marks_max=config.producer_marks_max,
         anonymous_producers_max=config.anonymous_producers_max,
+        anonymous_producers_total_max=config.anonymous_producers_total_max,
         # Session numbers do not repeat after a restart: an operator must not end another session of the same
         # number.
         first_session=int(time.time()) % 1_000_000 * 1000 + 1,

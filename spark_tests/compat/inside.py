@@ -223,7 +223,7 @@ def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
                     [known.first, known.rows, known.crc, known.base, known.time_us] for known in mark.ranges
                 ],
             }
-            for name, mark in partition.audit.marks.items()
+            for name, mark in partition.audit.marks()
         },
     }
 

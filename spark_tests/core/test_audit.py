@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.admin import duplicates_of
-from mq_broker.core.audit import SKIPPED, Audit, Range, is_named, named
+from mq_broker.core.audit import SKIPPED, Audit, AuditMemory, ProducerMark, Range, is_named, named
 from mq_broker.core.commands import Settings
 from mq_wire.errors import (
     InvalidRequest,
+    LimitExceeded,
     OutOfOrder,
     OutOfWindow,
     ProducerFenced,
@@ -16,6 +17,7 @@ from mq_wire.errors import (
     UnknownProducer,
 )
 from mq_wire.limits import AUDIT_RANGES
+from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from mq_wire.v1.produce_pb2 import OpenProducerRequest
 from spark_tests.support.worlds import commands
 from spark_tests.support.worlds.lists import ListWorld
@@ -112,7 +114,7 @@ def test_reuse_of_a_sequence_with_other_content_is_an_error(first: int) -> None:
 
 
 def test_an_unknown_producer_begins_with_zero_and_an_older_epoch_is_fenced() -> None:
-    audit = Audit(10)
+    audit = Audit(AuditMemory(10, 100))
     with pytest.raises(UnknownProducer):
         audit.check("name/x", 1, 1, 1, 0)
     audit.record("name/x", 2, Range(0, 3, 7, 10, 0))
@@ -151,6 +153,48 @@ def test_names_never_meet_unnamed_producers() -> None:
 
 
 def test_skipped_rows_count_nowhere() -> None:
-    audit = Audit(10)
+    audit = Audit(AuditMemory(10, 100))
     audit.record("a", 0, Range(0, 5, 0, SKIPPED, 0))
-    assert (audit.marks["a"].rows, audit.marks["a"].last_offset, audit.marks["a"].next_sequence) == (0, -1, 5)
+    mark = audit.anonymous["a"]
+    assert (mark.rows, mark.last_offset, mark.next_sequence) == (0, -1, 5)
+
+
+def test_over_all_partitions_who_was_silent_longest_is_forgotten_first_also_after_a_restart() -> None:
+    world = ListWorld(Settings(anonymous_producers_total_max=3, default_partitions=2))
+    one, two, three, four = ((at * 32, 0) for at in "1234")
+    for at, who in enumerate((one, two, three)):
+        world.handle(commands.publish("q", at % 2, who, 0, ROWS))
+    world.broker = world.replayed()
+    world.handle(commands.publish("q", 0, one, 2, ROWS))
+    world.handle(commands.publish("other", 0, four, 0, ROWS))
+    with pytest.raises(UnknownProducer):
+        world.handle(commands.publish("q", 1, two, 2, ROWS))
+    assert ("log", 1, 1) in world.broker.state.dirty, "the next snapshot forgets it too"
+    assert world.handle(commands.publish("q", 0, three, 2, ROWS)).rows == 2
+    assert world.broker.state.audits.anonymous == 3
+
+
+def test_producers_of_a_deleted_queue_make_room() -> None:
+    world = ListWorld(Settings(producer_marks_max=1))
+    opened = world.handle(OpenProducerRequest(name="loader"))
+    loader = (opened.producer_id, 1)
+    world.handle(commands.publish("q", 0, WHO, 0, ROWS))
+    world.handle(commands.publish("q", 0, loader, 0, ROWS))
+    assert world.handle(commands.publish("q", 0, loader, 2, ROWS)).rows == 2
+    for queue, partition in (("q", 1), ("other", 0)):
+        with pytest.raises(LimitExceeded, match="producer_marks_max = 1 "):
+            world.handle(commands.publish(queue, partition, loader, 0, ROWS))
+    assert "other" not in world.broker.state.by_name, "nothing is created for a refused batch"
+    world.handle(DeleteDestinationRequest(name="q"))
+    assert world.broker.state.audits.anonymous == 0
+    assert world.handle(commands.publish("other", 0, loader, 0, ROWS)).rows == 2
+
+
+def test_of_many_ranges_the_last_are_remembered_and_the_last_can_be_amended() -> None:
+    mark = ProducerMark()
+    known = [Range(at, 1, at, at, at) for at in range(AUDIT_RANGES + 3)]
+    for stored in known:
+        mark.note(stored)
+    assert mark.ranges == known[3:]
+    mark.amend(Range(9, 9, 9, SKIPPED, 9))
+    assert mark.ranges == [*known[3:-1], Range(9, 9, 9, SKIPPED, 9)]

@@ -46,7 +46,7 @@ def publish(
     world: ListWorld, rows: int, queue: str = QUEUE, partition: int = 0, producer: str = "a" * 32, **more: Any
 ) -> None:
     known = world.broker.state.by_name.get(queue)
-    mark = known.partitions[partition].audit.marks.get(producer) if known is not None else None
+    mark = known.partitions[partition].audit.mark(producer) if known is not None else None
     values = [(b"%d" % at, more.get("priority", 4)) for at in range(rows)]
     world.handle(
         commands.publish(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from mq_broker.core import consumer_parts, owners, parts, snapshot
-from mq_broker.core.audit import ProducerMark, Range
+from mq_broker.core.audit import AuditMemory, ProducerMark, Range
 from mq_broker.core.broker import Broker
 from mq_broker.core.choosing import PLAN_BYTES_MAX
 from mq_broker.core.commands import Settings
@@ -45,6 +45,7 @@ from spark_tests.support.worlds.dumps import check_same, dump_broker
 from spark_tests.support.worlds.lists import CLUSTER, ListSink, counted_ids
 from spark_tests.support.worlds.scenes import Scene
 
+MEMORY = AuditMemory(1000, 200_000)
 LIMITS = Settings()
 ID, NAME, LARGE = "i" * ID_BYTES_MAX, "n" * NAME_BYTES_MAX, (1 << 63) - 1
 #: What a piece takes at most: it is full, or one element.
@@ -120,7 +121,7 @@ def test_large_queries() -> None:
 @pytest.mark.slow
 def test_all_destinations_and_producers() -> None:
     state = State(CLUSTER, LIMITS)
-    partitions = [Partition(1)] * PARTITIONS_MAX
+    partitions = [Partition(MEMORY)] * PARTITIONS_MAX
     for number in range(LIMITS.destinations_max):
         state.by_number[number] = destination = Destination(
             number, f"{number:0{NAME_BYTES_MAX}d}", bytes(16), []
@@ -133,13 +134,14 @@ def test_all_destinations_and_producers() -> None:
 
 
 def test_a_log_with_as_many_producers_as_there_may_be() -> None:
-    partition = Partition(LIMITS.anonymous_producers_max)
+    partition = Partition(MEMORY)
     ranges = [Range(LARGE, RECORDS_ROWS_MAX, (1 << 32) - 1, LARGE, LARGE)] * AUDIT_RANGES
     for number in range(3 * LIMITS.anonymous_producers_max):
         producer = f"name/{number:0{NAME_BYTES_MAX}d}"
         partition.log.number_of(producer)
         mark = ProducerMark((1 << 32) - 1, LARGE, LARGE, LARGE)
-        mark.ranges.extend(ranges)
+        for known in ranges:
+            mark.note(known)
         partition.audit.restore(producer, mark)
     partition.quarantined = BitMap64(np.arange(0, 1 << 28, 8192).astype(np.uint64))
     assert checked(snapshot._log_pieces("log/1/0", partition)) > 10
@@ -149,7 +151,7 @@ def test_rows_of_a_chunk_in_single_frames_of_all_priorities_that_failed_in_all_w
     rng: random.Random,
 ) -> None:
     rows = 1 << 20
-    partition = Partition(1)
+    partition = Partition(MEMORY)
     draw = np.random.default_rng(rng.randrange(1 << 30))
     destination = Destination(1, "q", bytes(16), [partition])
     backlog = destination.queue.backlogs[0]
@@ -184,7 +186,7 @@ def largest_plan(number: int, start: dict[int, int]) -> Plan:
 
 
 def test_a_consumer_with_as_many_plans_of_as_many_partitions_as_there_may_be() -> None:
-    destination = Destination(1, "q", bytes(16), [Partition(1) for _ in range(PARTITIONS_MAX)])
+    destination = Destination(1, "q", bytes(16), [Partition(MEMORY) for _ in range(PARTITIONS_MAX)])
     destination.queue.ended = {
         number.to_bytes(16, "big"): Ended(bytes(16), NAME) for number in range(LIMITS.kept_ended)
     }

@@ -136,16 +136,28 @@ def test_acknowledge_means_exactly_these_rows() -> None:
     assert scene.ready(1) == []
 
 
-@pytest.mark.parametrize("wrong", [(0, 0, 1), (0, 2, 4), (0, 3, 1 << 62), (1, 0, 1), (7, 0, 1)])
+@pytest.mark.parametrize("wrong", [(0, 3, 4), (0, 2, 5), (0, 3, 1 << 62), (1, 0, 1), (7, 0, 1)])
 def test_rows_that_the_session_does_not_hold_are_refused_whole(wrong: tuple[int, int, int]) -> None:
     scene = Scene(2)
-    scene.publish(4, 4, 4)
+    scene.publish(4, 4, 4, 4)
     session = scene.connect(3)
     scene.received(session)
     scene.acknowledge(session, (0, 0, 1))
     with pytest.raises(NotAssigned):
         scene.acknowledge(session, (0, 1, 2), wrong)
     assert scene.acknowledge(session, (0, 1, 3)) == 2
+
+
+def test_a_row_that_is_acknowledged_twice_does_not_cost_the_others() -> None:
+    scene = Scene()
+    scene.publish(*[4] * 5)
+    session = scene.connect(5)
+    scene.received(session)
+    assert scene.acknowledge(session, (0, 0, 2)) == 2
+    assert scene.acknowledge(session, (0, 0, 5)) == 3
+    assert scene.acknowledge(session, (0, 0, 5)) == 0
+    scene.disconnect(session)
+    assert scene.ready() == []
 
 
 @pytest.mark.parametrize("wrong", [(-1, 1), (1, 1), (2, 1)])

@@ -45,6 +45,8 @@ class Model:
 
     partitions: int = 4
     anonymous_max: int = 1000
+    anonymous_total_max: int = 200_000
+    uses: int = 0
     staged_ttl_us: int = 24 * 3600 * 1_000_000
     run_grace_us: int = 120 * 1_000_000
     kept_range_ttl_us: int = 24 * 3600 * 1_000_000
@@ -199,9 +201,22 @@ class Model:
         mark = there.mark(producer) or Mark(epoch)
         there.marks = [(name, other) for name, other in there.marks if name != producer]
         there.marks.append((producer, mark))
-        unnamed = [name for name, _ in there.marks if not name.startswith("name/")]
-        if len(unnamed) > self.anonymous_max:
-            there.marks = [(name, other) for name, other in there.marks if name != unnamed[0]]
+        self.uses += 1
+        mark.used = self.uses
+        unnamed = sorted(
+            (other.used, name, where)
+            for destination in self.destinations.values()
+            for where in destination.partitions
+            for name, other in where.marks
+            if not name.startswith("name/")
+        )
+        here = [name for _, name, where in unnamed if where is there]
+        if len(unnamed) > self.anonymous_total_max:
+            _, name, where = unnamed[0]
+            where.marks = [(known, other) for known, other in where.marks if known != name]
+            here = [known for known in here if where is not there or known != name]
+        if len(here) > self.anonymous_max:
+            there.marks = [(name, other) for name, other in there.marks if name != here[0]]
         if mark.epoch != epoch:
             mark.epoch, mark.batches = epoch, []
         mark.next = batch.first + batch.rows
@@ -263,9 +278,12 @@ class Model:
         self._session(number).credit = 0
 
     def acknowledge(self, number: int, rows: Sequence[tuple[int, int]]) -> int:
-        for row in self._named(number, rows):
+        destination = self.destinations[self._session(number).destination]
+        done = {(row.partition, row.offset) for row in destination.rows() if row.holder == DONE}
+        left = [row for row in rows if row not in done]
+        for row in self._named(number, left):
             row.holder = DONE
-        return len(rows)
+        return len(left)
 
     def release(self, number: int, rows: Sequence[tuple[int, int]], uncounted: bool) -> int:
         session = self._session(number)

@@ -54,6 +54,7 @@ class Mark:
     rows: int = 0
     last_offset: int = -1
     batches: list[Batch] = field(default_factory=list)
+    used: int = 0
 
 
 @dataclass(slots=True)

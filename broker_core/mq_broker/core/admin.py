@@ -135,7 +135,7 @@ def open_producer(ledger: Ledger, request: produce.OpenProducerRequest) -> produ
     response = produce.OpenProducerResponse(producer_id=producer, epoch=epoch)
     destination = ledger.state.by_name.get(request.destination)
     for number, partition in enumerate(destination.partitions if destination is not None else ()):
-        mark = partition.audit.marks.get(producer)
+        mark = partition.audit.mark(producer)
         if mark is not None and mark.rows:
             response.marks.add(partition=number, rows=mark.rows, last_offset=mark.last_offset)
     return response

@@ -41,7 +41,7 @@ def apply(state: State, entry: store.Entry, body: Body | None) -> None:
 def _destination_created(
     state: State, what: store.DestinationCreated, time_us: int, body: Body | None
 ) -> None:
-    partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(what.partitions)]
+    partitions = [Partition(state.audits) for _ in range(what.partitions)]
     destination = Destination(what.destination, what.name, what.destination_id, partitions)
     state.add(destination)
     state.next_destination = what.destination + 1
@@ -86,8 +86,17 @@ def _published(state: State, what: store.Published, time_us: int, body: Body | N
         what.epoch,
         Range(what.first_sequence, records.rows, what.records_crc, base, time_us),
     )
+    _note_forgotten(state)
     touch(state, what.destination, what.partition, base, base + records.rows)
     state.stir(destination.name)
+
+
+def _note_forgotten(state: State) -> None:
+    """Snapshots forget the producers that audits have forgotten."""
+    forgot = state.audits.forgot
+    while forgot:
+        audit = forgot.pop()
+        state.dirty.add(("log", *audit.place))
 
 
 def _append(destination: Destination, partition: int, base: int, facets: Facets, rows: int) -> None:
@@ -100,6 +109,7 @@ def _skipped(state: State, what: store.Skipped, time_us: int, body: Body | None)
     partition.audit.record(
         what.producer_id, what.epoch, Range(what.first_sequence, what.rows, 0, SKIPPED, time_us)
     )
+    _note_forgotten(state)
     state.dirty.add(("log", what.destination, what.partition))
 
 

@@ -7,15 +7,18 @@ window for new, never drops a late first, and answers a duplicate with the origi
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from mq_wire.errors import OutOfOrder, OutOfWindow, ProducerFenced, SequenceReused, UnknownProducer
 from mq_wire.limits import AUDIT_RANGES
 
 #: Base offset of a range that was given up.
 SKIPPED = -1
+#: Numbers of a range.
+_WIDTH: Final = 5
 
 
 class Range(NamedTuple):
@@ -28,28 +31,123 @@ class Range(NamedTuple):
     time_us: int
 
 
-@dataclass(slots=True)
 class ProducerMark:
-    """What one producer has stored in this partition. `rows` and `last_offset` count over all epochs."""
+    """What one producer has stored in this partition.
 
-    epoch: int = 0
-    next_sequence: int = 0
-    rows: int = 0
-    last_offset: int = -1
-    ranges: deque[Range] = field(default_factory=lambda: deque(maxlen=AUDIT_RANGES))
+    Attributes:
+        epoch: the last one that sent anything.
+        next_sequence: of that epoch.
+        rows, last_offset: over all epochs; -1 = none.
+        used: tells which mark was used before which, over all partitions of the broker.
+        table: the last ranges as rows of five numbers, one behind the other.
+    """
+
+    __slots__ = ("epoch", "last_offset", "next_sequence", "rows", "table", "used")
+
+    def __init__(
+        self, epoch: int = 0, next_sequence: int = 0, rows: int = 0, last_offset: int = -1, used: int = 0
+    ) -> None:
+        self.epoch, self.next_sequence, self.rows, self.last_offset = epoch, next_sequence, rows, last_offset
+        self.used = used
+        self.table = array("q")
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The last ranges, oldest first."""
+        numbers = iter(self.table)
+        return [Range(*numbers_of_one) for numbers_of_one in zip(*[numbers] * _WIDTH, strict=True)]
+
+    def note(self, stored: Range) -> None:
+        """Remembers one range more, and no more than `AUDIT_RANGES`."""
+        self.table.extend(stored)
+        if len(self.table) > _WIDTH * AUDIT_RANGES:
+            del self.table[:_WIDTH]
+
+    def amend(self, stored: Range) -> None:
+        """Puts another range in the place of the last one."""
+        self.table[-_WIDTH:] = array("q", stored)
+
+
+class AuditMemory:
+    """What the audits of all partitions remember together. Producers without a name that were silent longest
+    are forgotten beyond `total_max`, wherever they are.
+
+    Args:
+        anonymous_max: most producers without a name in one audit.
+        total_max: and in all of them.
+
+    Attributes:
+        named: marks of named producers, which are never forgotten.
+        forgot: audits that forgot a producer of their own accord; who reads it empties it.
+    """
+
+    def __init__(self, anonymous_max: int, total_max: int) -> None:
+        self.anonymous_max, self.total_max = anonymous_max, total_max
+        self.named = 0
+        self.forgot: set[Audit] = set()
+        self._uses = 0
+        #: By the number of the last use.
+        self._anonymous: OrderedDict[int, tuple[Audit, str]] = OrderedDict()
+
+    @property
+    def anonymous(self) -> int:
+        """How many producers without a name are remembered."""
+        return len(self._anonymous)
+
+    def used(self, audit: Audit, producer: str, mark: ProducerMark) -> None:
+        """A producer without a name sends: it is the last to be forgotten."""
+        self._anonymous.pop(mark.used, None)
+        self._uses += 1
+        mark.used = self._uses
+        self._anonymous[mark.used] = audit, producer
+        if len(self._anonymous) > self.total_max:
+            silent, name = next(iter(self._anonymous.values()))
+            silent.forget(name)
+            self.forgot.add(silent)
+
+    def drop(self, mark: ProducerMark) -> None:
+        """A producer without a name is forgotten."""
+        del self._anonymous[mark.used]
+
+    def restore(self, audits: Iterable[Audit]) -> None:
+        """Takes over what a snapshot has put into audits."""
+        found = [
+            (mark.used, at, number, audit, producer)
+            for at, audit in enumerate(audits)
+            for number, (producer, mark) in enumerate(audit.anonymous.items())
+        ]
+        self._anonymous.clear()
+        for _, _, _, audit, producer in sorted(found, key=lambda mark: mark[:3]):
+            self._uses += 1
+            audit.anonymous[producer].used = self._uses
+            self._anonymous[self._uses] = audit, producer
+        while len(self._anonymous) > self.total_max:
+            audit, producer = next(iter(self._anonymous.values()))
+            audit.forget(producer)
 
 
 class Audit:
-    """Producers, least recently used first; unnamed ones are forgotten beyond `anonymous_max` (their ids
-    never come again).
+    """Producers of one partition. Those without a name are in the order of their last use, and are forgotten
+    beyond a bound (their ids never come again).
     """
 
-    __slots__ = ("_anonymous", "anonymous_max", "marks")
+    __slots__ = ("_memory", "anonymous", "named", "place")
 
-    def __init__(self, anonymous_max: int) -> None:
-        self.marks: OrderedDict[str, ProducerMark] = OrderedDict()
-        self.anonymous_max = anonymous_max
-        self._anonymous = 0
+    def __init__(self, memory: AuditMemory) -> None:
+        self._memory = memory
+        #: Numbers of its destination and partition.
+        self.place = (0, 0)
+        self.anonymous: OrderedDict[str, ProducerMark] = OrderedDict()
+        self.named: dict[str, ProducerMark] = {}
+
+    def mark(self, producer: str) -> ProducerMark | None:
+        """Returns what is known of a producer."""
+        return self.named.get(producer) if is_named(producer) else self.anonymous.get(producer)
+
+    def marks(self) -> Iterator[tuple[str, ProducerMark]]:
+        """Yields all producers, those without a name first, silent longest first."""
+        yield from self.anonymous.items()
+        yield from self.named.items()
 
     def check(self, producer: str, epoch: int, first: int, rows: int, crc: int | None) -> Range | None:
         """Returns the original range where these sequences were stored before, None where they are the next
@@ -58,7 +156,7 @@ class Audit:
         Raises:
             UnknownProducer, ProducerFenced, OutOfOrder, OutOfWindow, SequenceReused: see mq_wire.errors.
         """
-        mark = self.marks.get(producer)
+        mark = self.mark(producer)
         if mark is None or epoch > mark.epoch:
             if first == 0:
                 return None
@@ -111,27 +209,41 @@ class Audit:
 
     def record(self, producer: str, epoch: int, stored: Range) -> None:
         """Notes that these sequences are taken."""
-        mark = self.marks.get(producer)
+        mark = self.mark(producer)
         if mark is None:
-            mark = self.marks[producer] = ProducerMark(epoch)
-            self._anonymous += not is_named(producer)
+            mark = ProducerMark(epoch)
+            self.restore(producer, mark)
         if epoch != mark.epoch:
             mark.epoch = epoch
-            mark.ranges.clear()
+            mark.table = array("q")
         mark.next_sequence = stored.first + stored.rows
-        mark.ranges.append(stored)
+        mark.note(stored)
         if stored.base != SKIPPED:
             mark.rows += stored.rows
             mark.last_offset = stored.base + stored.rows - 1
-        self.marks.move_to_end(producer)
-        if self._anonymous > self.anonymous_max:
-            del self.marks[next(name for name in self.marks if not is_named(name))]
-            self._anonymous -= 1
+        if not is_named(producer):
+            self.anonymous.move_to_end(producer)
+            self._memory.used(self, producer, mark)
+            if len(self.anonymous) > self._memory.anonymous_max:
+                self.forget(next(iter(self.anonymous)))
+
+    def forget(self, producer: str) -> None:
+        """Forgets a producer without a name."""
+        self._memory.drop(self.anonymous.pop(producer))
 
     def restore(self, producer: str, mark: ProducerMark) -> None:
-        """Takes a mark of a snapshot, least recently used first."""
-        self.marks[producer] = mark
-        self._anonymous += not is_named(producer)
+        """Takes a mark, used least recently first. `AuditMemory.restore` must follow that of a snapshot."""
+        if is_named(producer):
+            self._memory.named += producer not in self.named
+            self.named[producer] = mark
+        else:
+            self.anonymous[producer] = mark
+
+    def close(self) -> None:
+        """Its partition is gone."""
+        self._memory.named -= len(self.named)
+        for producer in list(self.anonymous):
+            self.forget(producer)
 
 
 def named(name: str) -> str:

@@ -267,6 +267,9 @@ class Settings:
     queries_max: int = 100_000
     query_ends_max: int = 400_000
     anonymous_producers_max: int = 1000
+    anonymous_producers_total_max: int = 200_000
+    #: Partitions that named producers have sent to, of all of them.
+    producer_marks_max: int = 400_000
     #: Number of the first consumer session of this process; other processes on the same data should begin
     #: elsewhere.
     first_session: int = 1

@@ -7,7 +7,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from mq_broker.core.audit import Audit
+from mq_broker.core.audit import Audit, AuditMemory
 from mq_broker.core.log import PartitionLog
 from mq_broker.core.selection import Selection
 from mq_broker.core.subscription import QUEUE, Backlog, Subscription
@@ -24,9 +24,9 @@ class Partition:
 
     __slots__ = ("audit", "changes", "duplicates", "log", "quarantined")
 
-    def __init__(self, anonymous_producers_max: int) -> None:
+    def __init__(self, memory: AuditMemory) -> None:
         self.log = PartitionLog()
-        self.audit = Audit(anonymous_producers_max)
+        self.audit = Audit(memory)
         self.duplicates = 0
         #: How often its rows changed, in this process: rows that only change hands are no change.
         self.changes = 0
@@ -57,6 +57,8 @@ class Destination:
 
     def __post_init__(self) -> None:
         self.subscriptions[QUEUE] = Subscription(QUEUE, [Backlog() for _ in self.partitions])
+        for number, partition in enumerate(self.partitions):
+            partition.audit.place = (self.number, number)
 
     @property
     def queue(self) -> Subscription:
@@ -65,6 +67,7 @@ class Destination:
 
     def grow(self, partition: Partition) -> None:
         """Takes one partition more, for a repair."""
+        partition.audit.place = (self.number, len(self.partitions))
         self.partitions.append(partition)
         for subscription in self.subscriptions.values():
             subscription.grow()

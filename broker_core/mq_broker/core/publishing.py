@@ -11,7 +11,7 @@ from mq_broker.core.commands import Publish
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.ledger import Ledger
 from mq_broker.core.state import State
-from mq_wire.errors import InvalidRequest, ProducerFenced, UnknownProducer, Unsupported
+from mq_wire.errors import InvalidRequest, LimitExceeded, ProducerFenced, UnknownProducer, Unsupported
 from mq_wire.store.v1.store_pb2 import Entry, Published, Records
 from mq_wire.v1.produce_pb2 import PublishHeader, Receipt
 
@@ -106,11 +106,25 @@ def _check_header(state: State, header: PublishHeader) -> None:
             f"destination {header.destination!r} has partitions 0 to {partitions - 1}, not "
             f"{header.partition}: describe it again"
         )
+    if not header.HasField("staged") and is_named(header.producer_id):
+        _check_marks(state, header, destination)
     if destination is None and header.first_sequence and not header.HasField("staged"):
         raise UnknownProducer(
             f"producer {header.producer_id!r} sends sequence {header.first_sequence} to "
             f"{header.destination!r}, which does not exist: "
             "it was deleted in the meantime; open a new producer"
+        )
+
+
+def _check_marks(state: State, header: PublishHeader, destination: Destination | None) -> None:
+    """Refuses one partition more that a named producer sends to: what it has stored is never forgotten."""
+    if state.audits.named < state.settings.producer_marks_max:
+        return
+    if destination is None or header.producer_id not in destination.partitions[header.partition].audit.named:
+        raise LimitExceeded(
+            f"partition {header.partition} of {header.destination!r} would be one more than "
+            f"producer_marks_max = {state.settings.producer_marks_max} to which named producers have sent "
+            f"({header.producer_id!r}): send without a name, or raise the limit"
         )
 
 

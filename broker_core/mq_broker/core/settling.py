@@ -37,14 +37,18 @@ def hand_over(ledger: Ledger, command: HandOver) -> None:
 
 
 def acknowledge(ledger: Ledger, command: Acknowledge) -> int:
-    """Takes exactly these rows off the queue.
+    """Takes exactly these rows off the queue. Those that are done already change nothing: an acknowledgement
+    that was sent twice must not cost the others that came with it.
 
     Raises:
         NotAssigned: the session does not hold some of them; nothing is acknowledged.
     """
     state = ledger.state
     session = session_of(state, command.session)
-    done = _held_rows(state, session, command.partitions)
+    backlogs = state.destination(session.destination).queue.backlogs
+    named = _named_rows(state, session, command.partitions).items()
+    done = {number: left for number, rows in named if (left := rows & backlogs[number].unacknowledged)}
+    _check_held(session, done)
     if not done:
         return 0
     ledger.record(
@@ -71,7 +75,8 @@ def release(ledger: Ledger, command: Release) -> int:
     """
     state = ledger.state
     session = session_of(state, command.session)
-    released = _held_rows(state, session, command.partitions)
+    released = _named_rows(state, session, command.partitions)
+    _check_held(session, released)
     if not command.uncounted:
         _count(ledger, session, failed=released, handed_out={})
     session.report()
@@ -84,26 +89,24 @@ def release(ledger: Ledger, command: Release) -> int:
     return sum(len(offsets) for offsets in released.values())
 
 
-def _held_rows(state: State, session: Session, partitions: RowRanges) -> dict[int, BitMap64]:
-    """Returns the rows that a command names, by partition, without empty ones.
-
-    Raises:
-        InvalidRequest: ranges that are none.
-        NotAssigned: the session does not hold some of the rows.
-    """
-    rows = _named_rows(state, session, partitions)
+def _check_held(session: Session, rows: dict[int, BitMap64]) -> None:
     for partition, offsets in rows.items():
         missing = session.missing(partition, offsets)
         if missing:
             raise NotAssigned(
                 f"consumer session {session.number} does not hold offset {missing.min()} of partition "
                 f"{partition} of {session.destination!r} (and {len(missing) - 1} more): "
-                "settle each delivered row once"
+                "settle what was delivered to it"
             )
-    return rows
 
 
 def _named_rows(state: State, session: Session, partitions: RowRanges) -> dict[int, BitMap64]:
+    """Returns the rows that a command names, by partition, without empty ones.
+
+    Raises:
+        InvalidRequest: ranges that are none.
+        NotAssigned: offsets that were never given.
+    """
     destination = state.destination(session.destination)
     rows: dict[int, BitMap64] = {}
     for partition, starts, stops in partitions:

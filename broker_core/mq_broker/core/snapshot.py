@@ -14,15 +14,13 @@ What connected consumers hold counts as ready: their sessions do not outlive the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core import consumer_parts, owners, parts, retention
-from mq_broker.core.audit import ProducerMark, Range
+from mq_broker.core import audit_parts, consumer_parts, owners, parts, retention
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.facets import restored
 from mq_broker.core.log import FRAME, KeptPlace, frames_of
@@ -33,7 +31,6 @@ from mq_broker.core.state import State
 from mq_broker.core.subscription import Subscription, lanes_of
 from mq_broker.core.touching import CHUNK_BITS
 from mq_wire.errors import JournalDamaged
-from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1 import store_pb2 as store
 
 #: Frames of one piece: 2 MiB.
@@ -155,24 +152,7 @@ def _log_elements(partition: Partition) -> Iterator[bytes]:
     yield store.LogPart(next_offset=log.next_offset, duplicates=partition.duplicates).SerializeToString()
     for at in range(0, len(log.producers), _PRODUCERS):
         yield store.LogPart(producers=log.producers[at : at + _PRODUCERS]).SerializeToString()
-    for producer, mark in partition.audit.marks.items():
-        yield store.LogPart(audits=[_audit_part(producer, mark)]).SerializeToString()
-
-
-def _audit_part(producer: str, mark: ProducerMark) -> store.AuditPart:
-    ranges = list(zip(*mark.ranges, strict=True)) if mark.ranges else [()] * 5
-    return store.AuditPart(
-        producer_id=producer,
-        epoch=mark.epoch,
-        next_sequence=mark.next_sequence,
-        rows=mark.rows,
-        last_offset=max(mark.last_offset, 0),
-        range_first=ranges[0],
-        range_rows=ranges[1],
-        range_crc=ranges[2],
-        range_base=ranges[3],
-        range_time_us=ranges[4],
-    )
+    yield from audit_parts.export(partition.audit)
 
 
 def _ready_after_restart(subscription: Subscription, number: int, window: BitMap64) -> list[Lane]:
@@ -269,6 +249,7 @@ def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
         owners.restore_markers(state, store.MarkersPart.FromString(body))
     for which, body in _in_order(by_kind.pop("log", [])):
         _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
+    state.audits.restore(p.audit for d in state.by_number.values() for p in d.partitions)
     format_1_rows = set()
     for which, body in _in_order(by_kind.pop("rows", [])):
         destination, number = state.by_number[int(which[0])], int(which[1])
@@ -304,7 +285,7 @@ def _restore_broker(state: State, part: store.BrokerPart) -> None:
     state.epoch = max(state.epoch, part.epoch)
     for known in part.destinations:
         created = known.created
-        partitions = [Partition(state.settings.anonymous_producers_max) for _ in range(created.partitions)]
+        partitions = [Partition(state.audits) for _ in range(created.partitions)]
         state.add(Destination(created.destination, created.name, created.destination_id, partitions))
     state.next_destination = max(state.next_destination, part.next_destination)
     state.producers |= {opened.producer_id: opened.epoch for opened in part.producers}
@@ -317,19 +298,7 @@ def _restore_log(partition: Partition, part: store.LogPart) -> None:
     if part.quarantined:
         partition.quarantined = partition.quarantined | BitMap64.deserialize(part.quarantined)
     partition.log.restore_producers(part.producers, part.next_offset)
-    for audit in part.audits:
-        columns = (
-            audit.range_first,
-            audit.range_rows,
-            audit.range_crc,
-            audit.range_base,
-            audit.range_time_us,
-        )
-        ranges = deque((Range(*row) for row in zip(*columns, strict=True)), maxlen=AUDIT_RANGES)
-        mark = ProducerMark(
-            audit.epoch, audit.next_sequence, audit.rows, audit.last_offset if audit.rows else -1, ranges
-        )
-        partition.audit.restore(audit.producer_id, mark)
+    audit_parts.restore(partition.audit, part)
 
 
 def _restore_rows(destination: Destination, number: int, part: store.RowsPart) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mq_broker.core.audit import AuditMemory
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination
 from mq_broker.core.frozen import Frozen, Shelf
@@ -50,6 +51,7 @@ class State:
     by_number: dict[int, Destination] = field(default_factory=dict)
     partitions_total: int = 0
     producers: dict[str, int] = field(default_factory=dict)
+    audits: AuditMemory = field(init=False)
     staged: StagedSets = field(default_factory=StagedSets)
     markers: Markers = field(default_factory=Markers)
     #: Durable consumers of all destinations.
@@ -93,6 +95,8 @@ class State:
     dirty: set[tuple[object, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        settings = self.settings
+        self.audits = AuditMemory(settings.anonymous_producers_max, settings.anonymous_producers_total_max)
         self.next_session = self.settings.first_session
 
     def stir(self, name: str, *, news: bool = True) -> None:
@@ -115,6 +119,8 @@ class State:
         destination = self.by_number.pop(number)
         del self.by_name[destination.name]
         self.partitions_total -= len(destination.partitions)
+        for partition in destination.partitions:
+            partition.audit.close()
         if self._names is not None:
             del self._names[bisect.bisect_left(self._names, destination.name)]
 

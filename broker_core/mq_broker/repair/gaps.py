@@ -55,7 +55,7 @@ class Gaps:
                 f"its rows are in {name!r}, under a new identity"
             )
         while len(found.partitions) < partitions:
-            found.grow(Partition(state.settings.anonymous_producers_max))
+            found.grow(Partition(state.audits))
         return found
 
     def partition(self, number: int, partition: int) -> Partition:

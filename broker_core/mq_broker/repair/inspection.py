@@ -29,7 +29,12 @@ from mq_broker.repair.salvage import LeftEntry, SalvageReader, SnapshotSalvage, 
 from mq_wire.errors import JournalDamaged
 
 #: The inspection forgets no producers and no queries; it leaves this to the running broker.
-_SETTINGS: Final = Settings(anonymous_producers_max=1 << 31, queries_max=1 << 31, query_ends_max=1 << 31)
+_SETTINGS: Final = Settings(
+    anonymous_producers_max=1 << 31,
+    anonymous_producers_total_max=1 << 31,
+    queries_max=1 << 31,
+    query_ends_max=1 << 31,
+)
 
 
 class _NoSink:

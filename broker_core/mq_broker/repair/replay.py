@@ -96,7 +96,9 @@ class Replay:
         if (body.place.segment, body.place.position) in self.damaged:
             # A retry of these rows must not count as a duplicate, since the rows are lost.
             skipped = Range(what.first_sequence, what.records.rows, 0, SKIPPED, entry.time_us)
-            partition.audit.marks[what.producer_id].ranges[-1] = skipped
+            mark = partition.audit.mark(what.producer_id)
+            assert mark is not None, "it was just stored"
+            mark.amend(skipped)
 
     def _skipped(self, what: store.Skipped, entry: store.Entry, _: apply.Body | None) -> None:
         self.gaps.partition(what.destination, what.partition)

@@ -31,6 +31,9 @@ _NOT_YET: Final[dict[str, str]] = {
 #: What Spark itself adds to the options of a sink.
 _ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
+#: Spark's tables pass each option a second time with this prefix.
+_AGAIN: Final = "option."
+
 _DURATION_MS: Final[dict[str, float]] = {
     "": 1,
     "us": 1e-3,
@@ -82,7 +85,7 @@ class _Options:
             if lower in known:
                 field = known[lower]
                 values[field.name] = _PARSERS[str(field.type)](_spelled(field.name), text)
-            elif lower not in _ADDED_BY_SPARK:
+            elif lower not in _ADDED_BY_SPARK and not lower.startswith(_AGAIN):
                 _refuse_unknown(name, cls._direction(), [_spelled(field.name) for field in fields(cls)])
         options = cls(**values)
         options._check()

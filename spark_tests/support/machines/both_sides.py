@@ -27,6 +27,7 @@ PARTITIONS = 2
 SETTINGS = Settings(
     default_partitions=PARTITIONS,
     anonymous_producers_max=2,
+    anonymous_producers_total_max=3,
     kept_boundaries=3,
     kept_batches=3,
     kept_ended=4,
@@ -93,6 +94,7 @@ class BothSides(RuleBasedStateMachine):
         self.model = Model(
             partitions=PARTITIONS,
             anonymous_max=2,
+            anonymous_total_max=3,
             kept_boundaries=3,
             kept_batches=3,
             kept_ended=4,

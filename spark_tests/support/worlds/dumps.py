@@ -160,7 +160,10 @@ def _partition(partition: Partition, backlog: Backlog, held: dict[int, int]) -> 
                 mark.last_offset,
                 [tuple(known) for known in mark.ranges],
             )
-            for name, mark in partition.audit.marks.items()
+            for name, mark in [
+                *partition.audit.anonymous.items(),
+                *sorted(partition.audit.named.items()),
+            ]
         ],
     }
 
@@ -280,7 +283,10 @@ def _plain_partition(partition: plain.Partition) -> Dump:
                     for batch in mark.batches[-AUDIT_RANGES:]
                 ],
             )
-            for name, mark in partition.marks
+            for name, mark in [
+                *((n, m) for n, m in partition.marks if not n.startswith("name/")),
+                *sorted((n, m) for n, m in partition.marks if n.startswith("name/")),
+            ]
         ],
     }
 

@@ -560,18 +560,40 @@ class MarkerPart(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., target: _Optional[str] = ..., version: _Optional[int] = ..., run_id: _Optional[str] = ..., rows: _Optional[int] = ..., query_id: _Optional[str] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class LogPart(_message.Message):
-    __slots__ = ("next_offset", "duplicates", "producers", "audits", "quarantined")
+    __slots__ = ("next_offset", "duplicates", "producers", "audits", "quarantined", "audit_tables")
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     AUDITS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_TABLES_FIELD_NUMBER: _ClassVar[int]
     next_offset: int
     duplicates: int
     producers: _containers.RepeatedScalarFieldContainer[str]
     audits: _containers.RepeatedCompositeFieldContainer[AuditPart]
     quarantined: bytes
-    def __init__(self, next_offset: _Optional[int] = ..., duplicates: _Optional[int] = ..., producers: _Optional[_Iterable[str]] = ..., audits: _Optional[_Iterable[_Union[AuditPart, _Mapping]]] = ..., quarantined: _Optional[bytes] = ...) -> None: ...
+    audit_tables: _containers.RepeatedCompositeFieldContainer[AuditTable]
+    def __init__(self, next_offset: _Optional[int] = ..., duplicates: _Optional[int] = ..., producers: _Optional[_Iterable[str]] = ..., audits: _Optional[_Iterable[_Union[AuditPart, _Mapping]]] = ..., quarantined: _Optional[bytes] = ..., audit_tables: _Optional[_Iterable[_Union[AuditTable, _Mapping]]] = ...) -> None: ...
+
+class AuditTable(_message.Message):
+    __slots__ = ("producer_ids", "epochs", "next_sequences", "rows", "last_offsets", "used", "ranges", "range_table")
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    RANGE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: _containers.RepeatedScalarFieldContainer[str]
+    epochs: _containers.RepeatedScalarFieldContainer[int]
+    next_sequences: _containers.RepeatedScalarFieldContainer[int]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    last_offsets: _containers.RepeatedScalarFieldContainer[int]
+    used: _containers.RepeatedScalarFieldContainer[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    range_table: bytes
+    def __init__(self, producer_ids: _Optional[_Iterable[str]] = ..., epochs: _Optional[_Iterable[int]] = ..., next_sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[int]] = ..., range_table: _Optional[bytes] = ...) -> None: ...
 
 class AuditPart(_message.Message):
     __slots__ = ("producer_id", "epoch", "next_sequence", "rows", "last_offset", "range_first", "range_rows", "range_crc", "range_base", "range_time_us")
