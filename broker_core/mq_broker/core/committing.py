@@ -193,8 +193,8 @@ def _committed_before(
         raise BatchMismatch(
             f"version {request.version} of {who} was committed with {marker.rows} rows and now has "
             f"{request.rows}: either the query is not deterministic, or the checkpoint lost its last "
-            f"offsets, or this batch writes twice to one queue. Check all three: give each write of a batch a "
-            f"txnAppId of its own; batchMismatch=keep keeps what was committed, and drops these rows"
+            "offsets, or this batch writes twice to one queue. Check all three; give each write of a batch a "
+            "txnAppId of its own. batchMismatch=keep keeps what was committed, and drops these rows"
         )
     sets = [held for token in request.tokens if (held := ledger.state.staged.get(token.token)) is not None]
     staging.discard_sets(ledger, (held.token for held in sets))
