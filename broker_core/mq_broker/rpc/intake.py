@@ -13,7 +13,7 @@ from mq_broker.core.commands import Publish
 from mq_broker.core.facets import DEFAULT, facets_of
 from mq_wire import envelope, framing
 from mq_wire.checksum import crc32
-from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported
+from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported, WrongBroker
 from mq_wire.limits import PRIORITIES, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishHeader
 
@@ -37,6 +37,19 @@ def parse(message: bytes) -> tuple[PublishHeader, memoryview]:
         return PublishHeader.FromString(bytes(header)), records
     except DecodeError as error:
         raise InvalidRequest(f"the header of a PublishRequest cannot be read: {error}") from None
+
+
+def check_broker(header: PublishHeader, cluster_id: bytes) -> None:
+    """Refuses a request that is for another broker than the one of this `cluster_id`.
+
+    Raises:
+        WrongBroker: it is.
+    """
+    if header.cluster_id not in (b"", cluster_id):
+        raise WrongBroker(
+            f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: "
+            "make a new producer for this broker"
+        )
 
 
 def command(header: PublishHeader, records: memoryview) -> Publish:

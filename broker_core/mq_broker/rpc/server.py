@@ -89,6 +89,7 @@ class Server:
     def __init__(self, engine: Engine, config: BrokerConfig, cluster_id: bytes, version: str) -> None:
         self._engine = engine
         self._config = config
+        self._cluster_id = cluster_id
         shares = shares_now(config)
         self._workers = Workers(shares.short)
         received = config.acknowledge_bytes_max, config.acknowledge_bytes_total_max
@@ -248,6 +249,7 @@ class Server:
                 config.publish_requests_max,
                 config.publish_bytes_max,
                 self._publish_bytes,
+                self._cluster_id,
             )
             self._arrivals.tell_instead(context, stream.refuse)
             return stream.run(requests, context)

@@ -16,7 +16,7 @@ from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.status import abort, in_band
 from mq_broker.rpc.threads import Waits
-from mq_wire.errors import LimitExceeded, MqError, Unsupported, WrongBroker
+from mq_wire.errors import LimitExceeded, MqError, Unsupported
 from mq_wire.limits import (
     NAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -40,7 +40,15 @@ if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
 #: What this broker can do beyond protocol version 1. Clients check these names before they use a feature.
-FEATURES: Final[tuple[str, ...]] = ("priorities", "staged-sets", "browse", "runs", "ask", "queries")
+FEATURES: Final[tuple[str, ...]] = (
+    "priorities",
+    "staged-sets",
+    "browse",
+    "runs",
+    "ask",
+    "queries",
+    "awaited",
+)
 _WAIT_S_MAX: Final = 60.0
 #: Number of partitions and consumers whose figures are collected in one turn of the engine.
 _PAGE_EFFORT: Final = 1000
@@ -102,11 +110,7 @@ class UnaryCalls:
     def _answer_send(self, message: bytes, context: grpc.ServicerContext) -> PublishResponse:
         header, records = intake.parse(message)
         try:
-            if header.cluster_id not in (b"", self._hello.cluster_id):
-                raise WrongBroker(
-                    f"producer {header.producer_id!r} began with broker {header.cluster_id.hex()}: "
-                    "make a new producer for this broker"
-                )
+            intake.check_broker(header, self._hello.cluster_id)
             receipt = self._engine.answer(intake.command(header, records))
         except MqError as error:
             return PublishResponse(request_id=header.request_id, error=in_band(error))

@@ -101,6 +101,8 @@ class Connection:
         #: For `pyspark_mq.client.publish_stream`: the streams that the producers of this connection share.
         #: Each a `PublishStream`, which is built on connections.
         self.publish_streams: list[Any] = []
+        #: And those that a thread has to itself for a moment: `LoneStreams`; None = no producer yet.
+        self.lone_streams: Any = None
         forks.watch(self)
 
     @classmethod

@@ -23,10 +23,9 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client.connection import GONE, Connection
 from pyspark_mq.client.healing_stream import HealingStream
 from pyspark_mq.client.log import LOG
+from pyspark_mq.client.lone_streams import STREAMS_MAX, LoneStreams
 from pyspark_mq.client.publishing import NEVER, Publishing, Request
 
-#: More streams would share the work of the broker's threads, but not of this process's one interpreter.
-_STREAMS_MAX: Final = 4
 #: Nothing expires while a Hello is under way: it must not take long.
 _HELLO_TIMEOUT_S: Final = 5.0
 #: Timers that were set anew stay in the heap until they are due, or are so many more than producers.
@@ -43,7 +42,9 @@ def stream_for_one_more(connection: Connection) -> PublishStream:
     streams: list[PublishStream] = connection.publish_streams
     with _CHOICE:
         stream = min(streams, key=lambda stream: stream.producers, default=None)
-        if stream is None or (stream.producers and len(streams) < _STREAMS_MAX):
+        if connection.lone_streams is None:
+            connection.lone_streams = LoneStreams(connection, lambda: sum(each.serves for each in streams))
+        if stream is None or (stream.producers and len(streams) < STREAMS_MAX):
             stream = PublishStream(connection)
             streams.append(stream)
     return stream
@@ -55,10 +56,14 @@ class PublishStream:
 
     Attributes:
         lock: of the stream and of all its producers.
+        serves: whether there is a stream, or one is about to be made.
+        lone: streams for those who wait for one answer.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.lock = threading.Lock()
+        self.serves = False
+        self.lone: Final[LoneStreams] = connection.lone_streams
         self._connection = connection
         self._work = threading.Condition(self.lock)  # for the two threads
         self._members: set[Publishing] = set()
@@ -136,6 +141,8 @@ class PublishStream:
             self._work.notify_all()
         # The sending side has ended the stream; the broker ends it in turn.
         if is_last:
+            if not any(each.producers for each in self._connection.publish_streams):
+                self.lone.end()
             self._stream.leave(thread)
 
     def stop_opening(self) -> None:
@@ -149,6 +156,7 @@ class PublishStream:
         self.lock = threading.Lock()
         self._work = threading.Condition(self.lock)
         self._stream.forked()
+        self.serves = False
         self._members, self._ready, self._timers, self._asked = set(), deque(), [], deque()
         self._thread, self._leaving = None, True
 
@@ -215,11 +223,15 @@ class PublishStream:
         with self.lock:
             self._cluster_id = hello.cluster_id
             self._number += 1
-            return self._requests(self._number)
+            self.serves = True
+            requests = self._requests(self._number)
+        self.lone.trim()
+        return requests
 
     def broke(self, error: MqError | None) -> MqError | None:
         """A stream is over, or could not be made: what it left unanswered goes again."""
         with self.lock:
+            self.serves = False
             self._number += 1
             if error is not None and self._bug is not None:
                 error = self._bug

@@ -2,14 +2,14 @@
 shared, see `publish_stream`.
 
 Callers wait on `progress`, but one that waits for the only batch there is sends it itself (`send_now`): no
-change of threads on this side.
+change of threads on this side. Who does so again and again gets a stream to itself for it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -20,6 +20,7 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client import forks
 from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.log import LOG
+from pyspark_mq.client.lone_streams import LoneStreams
 from pyspark_mq.client.sending import OutgoingBatch, Sending
 from pyspark_mq.client.window import Window
 
@@ -28,6 +29,8 @@ NEVER: Final = float("inf")
 Request = tuple[bytes, Any]
 
 
+#: Who has waited for an answer so shortly before waits again and again.
+_AGAIN_S: Final = 0.1
 #: What is too old has been failed by then, unless its stream is held up.
 _LATE_S: Final = 0.2
 
@@ -49,6 +52,7 @@ class SharedStream(Protocol):
     """The stream of several producers: see `PublishStream`, which is built on them."""
 
     lock: threading.Lock
+    lone: LoneStreams
 
     @property
     def live(self) -> bool:
@@ -121,6 +125,7 @@ class Publishing:
         self._untold: list[Sending] = []
         self._breaks = 0
         self._sending_now = False
+        self._sent_now_at = float("-inf")
         self.stream = stream
         self.lock = stream.lock
         self.progress = threading.Condition(self.lock)
@@ -179,9 +184,11 @@ class Publishing:
         """When something has to be done next; infinity where nothing waits."""
         return min(self.window.wake_at(), self._lingering.due_at) if self.broken is None else NEVER
 
-    def next_request(self, now: float, cluster_id: bytes) -> Request | None:
+    def next_request(self, now: float, cluster_id: bytes, *, awaited: bool = False) -> Request | None:
         """Returns the next request for the stream, which leads to the broker `cluster_id`. What goes wrong
         fails this producer alone.
+
+        `awaited`: nothing else is sent before its answer.
         """
         if self._sending_now or self.broken is not None:
             return None
@@ -195,7 +202,7 @@ class Publishing:
                     f"{self._queue!r} began with: "
                     "make a new producer; what was not confirmed may be stored on the old one"
                 )
-            header = self.window.header(batch, self._cluster_id)
+            header = self.window.header(batch, self._cluster_id, awaited=awaited)
             if len(header) > PUBLISH_HEADER_BYTES_MAX:
                 raise LimitExceeded(
                     f"names and ids of a batch to queue {self._queue!r} take {len(header)} bytes, the "
@@ -281,24 +288,36 @@ class Publishing:
         What goes wrong is left to the stream, which sends it again.
         """
         if sending.left == 1 and self.window.batches == 1:
-            self._send_unary(timeout)
+            now = time.monotonic()
+            again, self._sent_now_at = now - self._sent_now_at < _AGAIN_S, now
+            if self._send_alone(timeout, self._ask if again else self._call):
+                self._sent_now_at = time.monotonic()
 
     def drain(self, until: float) -> None:
         """Sends everything on the caller's thread, batch by batch, where no stream is open to do it."""
         self.stream.stop_opening()
         while not self.stream.live and self.window.batches and (left := until - time.monotonic()) > 0:
-            if not self._send_unary(left):
+            if not self._send_alone(left, self._call):
                 time.sleep(min(left, 0.05))
                 with self.lock:
                     self.expire(time.monotonic())
 
-    def _send_unary(self, timeout: float | None) -> bool:
+    def _ask(self, message: bytes, timeout: float) -> PublishResponse:
+        return self.stream.lone.ask(message, timeout) or self._call(message, timeout)
+
+    def _call(self, message: bytes, timeout: float) -> PublishResponse:
+        response: PublishResponse = self._connection.call(
+            "Send", message, timeout=timeout, retry_timeout=None
+        )
+        return response
+
+    def _send_alone(self, timeout: float | None, send: Callable[[bytes, float], PublishResponse]) -> bool:
         """Returns whether a batch was answered."""
         with self.lock:
             window = self.window
             if window.on_wire or self._sending_now or self.broken is not None:
                 return False
-            request = self.next_request(time.monotonic(), self._cluster_id)
+            request = self.next_request(time.monotonic(), self._cluster_id, awaited=True)
             if request is None:
                 return False
             self._sending_now = True
@@ -308,8 +327,7 @@ class Publishing:
         limit = self._send_timeout if timeout is None else timeout
         try:
             with suppress(MqError):  # the stream will tell
-                message = framing.join(header, b"" if records is None else memoryview(records))
-                response = self._connection.call("Send", message, timeout=limit, retry_timeout=None)
+                response = send(framing.join(header, b"" if records is None else memoryview(records)), limit)
         finally:
             with self.lock:
                 self._sending_now = False

@@ -125,9 +125,9 @@ class Window:
             return batch
         return None
 
-    def header(self, batch: OutgoingBatch, cluster_id: bytes = b"") -> bytes:
+    def header(self, batch: OutgoingBatch, cluster_id: bytes = b"", *, awaited: bool = False) -> bytes:
         """Returns the serialised PublishHeader of a batch that `next_batch` gave, for the broker `cluster_id`
-        alone where that is given.
+        alone where that is given; `awaited` where nothing else is sent before its answer.
         """
         header = PublishHeader(
             request_id=batch.request_id,
@@ -143,6 +143,7 @@ class Window:
             has_crc32=not batch.is_skip,
             skip=batch.is_skip,
             cluster_id=cluster_id,
+            awaited=awaited,
         )
         if self._staged is not None:
             header.staged.CopyFrom(self._staged)

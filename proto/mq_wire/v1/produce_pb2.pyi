@@ -44,7 +44,7 @@ class PublishRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[PublishHeader, _Mapping]] = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class PublishHeader(_message.Message):
-    __slots__ = ("request_id", "destination", "partition", "producer_id", "epoch", "first_sequence", "rows", "columns", "schema_id", "priority_plus_one", "crc32", "has_crc32", "skip", "staged", "cluster_id")
+    __slots__ = ("request_id", "destination", "partition", "producer_id", "epoch", "first_sequence", "rows", "columns", "schema_id", "priority_plus_one", "crc32", "has_crc32", "skip", "staged", "cluster_id", "awaited")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class PublishHeader(_message.Message):
     SKIP_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     destination: str
     partition: int
@@ -75,7 +76,8 @@ class PublishHeader(_message.Message):
     skip: bool
     staged: StagedSet
     cluster_id: bytes
-    def __init__(self, request_id: _Optional[int] = ..., destination: _Optional[str] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., schema_id: _Optional[int] = ..., priority_plus_one: _Optional[int] = ..., crc32: _Optional[int] = ..., has_crc32: bool = ..., skip: bool = ..., staged: _Optional[_Union[StagedSet, _Mapping]] = ..., cluster_id: _Optional[bytes] = ...) -> None: ...
+    awaited: bool
+    def __init__(self, request_id: _Optional[int] = ..., destination: _Optional[str] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., epoch: _Optional[int] = ..., first_sequence: _Optional[int] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., schema_id: _Optional[int] = ..., priority_plus_one: _Optional[int] = ..., crc32: _Optional[int] = ..., has_crc32: bool = ..., skip: bool = ..., staged: _Optional[_Union[StagedSet, _Mapping]] = ..., cluster_id: _Optional[bytes] = ..., awaited: bool = ...) -> None: ...
 
 class StagedSet(_message.Message):
     __slots__ = ("token", "epoch", "query_id", "batch_id", "run_id", "target")
