@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from mq_broker.core.commands import Publish
 from mq_broker.core.facets import DEFAULT, facets_of
-from mq_wire import envelope, framing
+from mq_wire import envelope, framing, one_row
 from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported, WrongBroker
 from mq_wire.limits import PRIORITIES, PUBLISH_HEADER_BYTES_MAX, RECORDS_BYTES_MAX
@@ -77,6 +77,8 @@ def command(header: PublishHeader, records: memoryview) -> Publish:
             f"the records have checksum {crc:#010x}, their header says {header.crc32:#010x}: send them again"
         )
     buffer = pa.py_buffer(records)
+    if header.rows == 1 and one_row.is_one_row(records, header.columns):
+        return Publish(header, buffer, crc, facets_of(header, None))
     batch = envelope.decode(buffer, header.columns, header.rows)
     return Publish(header, buffer, crc, facets_of(header, batch))
 

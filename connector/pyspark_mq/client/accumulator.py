@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq_wire import envelope
+from mq_wire import envelope, one_row
+from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, LimitExceeded
 from mq_wire.limits import HEADERS_PER_ROW_MAX, PRIORITIES, RESERVED_HEADER_PREFIX
+from pyspark_mq.client.partitioner import partition_of
 from pyspark_mq.client.records import (
     PIECE_BYTES_MAX,
+    Piece,
     Records,
     by_partition,
     check_column_name,
@@ -82,6 +85,10 @@ class OpenBatch:
 
         `any_partition` chooses for rows that may go anywhere.
         """
+        if len(self.values) == 1 and not self.sparse:
+            records_of_one = one_row.encode(self.values[0], self.keys[0])
+            if records_of_one is not None:
+                return [self._one_row(records_of_one, partitions, any_partition)]
         records = self.to_records(partitions).settled(any_partition)
         batches: list[OutgoingBatch] = []
         numbers_of: list[NDArray[np.int64]] = []  # which rows are in which batch
@@ -104,6 +111,14 @@ class OpenBatch:
                 batch_of[numbers], place_of[numbers] = i, np.arange(len(numbers))
             self.sending.routes = batch_of, place_of
         return batches
+
+    def _one_row(self, records: bytes, partitions: int, any_partition: Callable[[], int]) -> OutgoingBatch:
+        key = self.keys[0]
+        columns = envelope.VALUE if key is None else envelope.VALUE | envelope.KEY
+        piece = Piece(1, columns, self.priorities[0] + 1, pa.py_buffer(records), crc32(records))
+        return OutgoingBatch(
+            self.sending, any_partition() if key is None else partition_of(key, partitions), piece
+        )
 
 
 def as_bytes(value: object, what: str) -> bytes:

@@ -62,6 +62,11 @@ def murmur2(keys: pa.Array) -> NDArray[np.uint32]:
     return hashes
 
 
+def partition_of(key: bytes, partitions: int) -> int:
+    """Returns the partition, 0 to `partitions` - 1, of one key."""
+    return (murmur2_of(key) & 0x7FFFFFFF) % partitions
+
+
 def partitions_of(keys: pa.Array, partitions: int) -> NDArray[np.int32]:
     """Returns the partition, 0 to `partitions` - 1, of each key. `keys` is a binary array without nulls."""
     return ((murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
