@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import zlib
 
 import grpc
 import pytest
 
+from mq_broker import LocalBroker
 from mq_wire import envelope, framing
 from mq_wire.v1.produce_pb2 import PublishHeader
-from spark_tests.support.wire import Wire, batch_of, error_code, values_of
+from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Publisher, Wire, batch_of, error_code, values_of
 
 
 def test_receipts_give_contiguous_offsets(wire: Wire, queue_name: str) -> None:
@@ -134,3 +138,84 @@ def test_unknown_fields_of_a_newer_client_are_skipped(wire: Wire, queue_name: st
     ).SerializeToString()
     publisher.stream.put(framing.join(header + b"\xf8\x07\x01", memoryview(records)) + b"\x98\x06\x01")
     assert publisher.answer().receipt.rows == 1
+
+
+def test_awaited_requests_and_others_on_one_stream_are_answered_in_order(wire: Wire, queue_name: str) -> None:
+    publisher = wire.publisher(queue_name)
+    offsets = []
+    for _ in range(3):
+        offsets += [
+            publisher.send(batch_of(values_of(1)), awaited=True).receipt.base_offset for _ in range(4)
+        ]
+        asked = [publisher.put(batch_of(values_of(1))) for _ in range(20)]
+        answers = [publisher.answer() for _ in asked]
+        assert [answer.request_id for answer in answers] == asked
+        offsets += [answer.receipt.base_offset for answer in answers]
+    publisher.stream.end()
+    assert list(publisher.stream) == []
+    assert offsets == list(range(72))
+
+
+def test_a_client_that_does_not_wait_although_it_says_so_gets_its_answers_in_order(
+    wire: Wire, queue_name: str
+) -> None:
+    publisher = wire.publisher(queue_name)
+    asked = [publisher.put(batch_of(values_of(1)), awaited=number % 3 != 0) for number in range(200)]
+    publisher.stream.end()
+    answers = list(publisher.stream)
+    assert [answer.request_id for answer in answers] == asked
+    assert [answer.receipt.base_offset for answer in answers] == list(range(200))
+
+
+def test_refusals_of_awaited_requests_leave_the_stream_alive(wire: Wire, queue_name: str) -> None:
+    publisher = wire.publisher(queue_name)
+    answers = [
+        publisher.send(batch_of(values_of(1)), **{"awaited": True, "first_sequence": 0} | fields)
+        for fields in ({}, {"schema_id": 7}, {"cluster_id": b"another"}, {"first_sequence": 9}, {})
+    ]
+    assert [answer.error.code for answer in answers] == [
+        "", "UNSUPPORTED", "WRONG_BROKER", "OUT_OF_ORDER", ""
+    ]  # fmt: skip
+    assert answers[4].receipt.duplicates == 1
+
+
+def test_another_broker_is_refused_without_waiting_too(wire: Wire, queue_name: str) -> None:
+    mine = wire.hello().cluster_id
+    publisher = wire.publisher(queue_name)
+    assert publisher.send(batch_of(values_of(1)), cluster_id=mine).receipt.rows == 1
+    assert publisher.send(batch_of(values_of(1)), cluster_id=mine[::-1]).error.code == "WRONG_BROKER"
+
+
+def test_what_cannot_be_read_behind_an_awaited_request_ends_the_stream(wire: Wire, queue_name: str) -> None:
+    publisher = wire.publisher(queue_name)
+    assert publisher.send(batch_of(values_of(1)), awaited=True).receipt.rows == 1
+    publisher.stream.put(b"\xff" * 40)
+    with pytest.raises(grpc.RpcError) as caught:
+        publisher.answer()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error_code(caught.value) == "INVALID_REQUEST"
+
+
+def test_streams_that_end_behind_an_awaited_request_make_room_for_others(tmp_path: pathlib.Path) -> None:
+    with LocalBroker(tmp_path / "few", streams_max=2) as broker, Wire(broker.address) as wire:
+        wire.hello()
+
+        def opened() -> Publisher | None:
+            publisher = wire.publisher("few")
+            try:
+                answer = publisher.send(batch_of(values_of(1)), awaited=True)
+            except grpc.RpcError:  # the last ones are about to end
+                return None
+            assert answer.receipt.rows == 1
+            return publisher
+
+        for number in range(30):
+            publisher = wait_until(opened)
+            if number % 2:
+                publisher.stream.cancel()
+            else:
+                publisher.stream.end()
+                assert list(publisher.stream) == []
+            if not number:
+                threads = len(os.listdir(f"/proc/{broker.pid}/task"))
+        assert len(os.listdir(f"/proc/{broker.pid}/task")) <= threads + 8

@@ -32,6 +32,10 @@ _HELLO_TIMEOUT_S: Final = 5.0
 _STALE_TIMERS_MAX: Final = 64
 #: Nothing is looked at more often.
 _TICK_S: Final = 0.001
+#: Where producers have waited for each answer, the next batch is left to the one who waits for it: the stream
+#: looks only so often, instead of being woken for each. For so long after the last one.
+_LOOK_S: Final = 0.005
+_HABIT_S: Final = 0.1
 _CHOICE: Final = threading.Lock()
 
 
@@ -70,6 +74,7 @@ class PublishStream:
         self._ready: deque[Publishing] = deque()
         self._timers: list[tuple[float, int, Publishing]] = []
         self._order = itertools.count()
+        self._looks_until, self._looks = 0.0, False
         self._asked: deque[Publishing] = deque()  # whose requests are unanswered, in the order of the stream
         self._cluster_id = b""
         self._number = 0
@@ -98,14 +103,17 @@ class PublishStream:
         with self.lock:
             self._members.add(publishing)
 
-    def wake(self, member: Publishing) -> None:
-        """With the lock: `member` may have something to send."""
+    def wake(self, member: Publishing, *, at_once: bool = True) -> None:
+        """With the lock: `member` may have something to send. Not at once: it probably does so itself."""
         if not member.is_ready and member in self._members:
             member.is_ready = True
             self._ready.append(member)
             if self._thread is None and not self._leaving:
                 self._start()
-        self._work.notify_all()
+        if not at_once:
+            self._looks_until = time.monotonic() + _HABIT_S
+        if at_once or not self._looks:
+            self._work.notify_all()
 
     def remind(self, member: Publishing, at: float) -> None:
         """With the lock: looks after `member` at that time, or earlier."""
@@ -158,7 +166,7 @@ class PublishStream:
         self._stream.forked()
         self.serves = False
         self._members, self._ready, self._timers, self._asked = set(), deque(), [], deque()
-        self._thread, self._leaving = None, True
+        self._thread, self._leaving, self._looks = None, True, False
 
     # -- the thread
     # ------------------------------------------------------------------------------------------------------
@@ -195,7 +203,7 @@ class PublishStream:
         """Waits until there is something to send. False = nobody is left who could have something."""
         with self.lock:
             while not self._has_work() and self._members and not self._leaving:
-                self._work.wait(self._until_timer())
+                self._rest()
             if self._members and not self._leaving:
                 return True
             self._thread = None
@@ -214,6 +222,17 @@ class PublishStream:
             member.is_ready = False
             self.remind(member, member.wake_at())
         return bool(self._ready)
+
+    def _rest(self) -> None:
+        """Waits, with the lock, for something to do; looks by itself where it might not be told."""
+        left = self._until_timer()
+        if time.monotonic() < self._looks_until:
+            self._looks = True
+            left = _LOOK_S if left is None else min(left, _LOOK_S)
+        try:
+            self._work.wait(left)
+        finally:
+            self._looks = False
 
     def _until_timer(self) -> float | None:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
@@ -321,7 +340,7 @@ class PublishStream:
                         member, request = self._next(time.monotonic())
                         if member is not None:
                             break
-                        self._work.wait(self._until_timer())
+                        self._rest()
                 if request is None:
                     member.flush_due()
                 else:

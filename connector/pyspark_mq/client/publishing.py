@@ -63,8 +63,8 @@ class SharedStream(Protocol):
         """Adds a producer."""
         ...
 
-    def wake(self, member: Publishing) -> None:
-        """`member` may have something to send."""
+    def wake(self, member: Publishing, *, at_once: bool = True) -> None:
+        """`member` may have something to send. Not at once: it probably does so itself."""
         ...
 
     def remind(self, member: Publishing, at: float) -> None:
@@ -143,10 +143,11 @@ class Publishing:
 
     def enqueue(self, batch: OutgoingBatch) -> None:
         """Takes a batch to be sent."""
-        deadline = time.monotonic() + self._send_timeout
+        now = time.monotonic()
+        deadline = now + self._send_timeout
         self.window.add(batch, deadline)
         self.used += batch.size
-        self.stream.wake(self)
+        self.stream.wake(self, at_once=self.window.batches > 1 or now - self._sent_now_at >= _AGAIN_S)
         self.stream.remind(self, deadline)
 
     def linger_until(self, due: float) -> None:
