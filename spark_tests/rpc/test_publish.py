@@ -211,6 +211,7 @@ def test_streams_that_end_behind_an_awaited_request_make_room_for_others(tmp_pat
 
         for number in range(30):
             publisher = wait_until(opened)
+            assert publisher is not None
             if number % 2:
                 publisher.stream.cancel()
             else:

@@ -19,7 +19,7 @@ import grpc
 from mq_wire.errors import BrokerUnavailable, Busy, MqError
 from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client import forks
-from pyspark_mq.client.connection import GONE, Connection
+from pyspark_mq.client.connection import CALL_TIMEOUT_S, GONE, Connection
 from pyspark_mq.client.log import LOG
 
 #: What a broker has among its features that answers awaited requests on the thread that reads them.
@@ -66,7 +66,7 @@ class LoneStreams:
             MqError: the stream broke, or there was no answer within `timeout` seconds: the request may have
                 been taken or not.
         """
-        stream = self._borrow()
+        stream = self._borrow(min(timeout, CALL_TIMEOUT_S))
         if stream is None:
             return None
         answer = None
@@ -101,7 +101,7 @@ class LoneStreams:
     def _excess(self) -> int:
         return max(self._open + self._others() - STREAMS_MAX, 0)
 
-    def _borrow(self) -> LoneStream | None:
+    def _borrow(self, timeout: float) -> LoneStream | None:
         with self._lock:
             while self._idle:
                 stream = self._idle.pop()
@@ -111,16 +111,17 @@ class LoneStreams:
             if time.monotonic() < self._not_before or self._open + self._others() >= STREAMS_MAX:
                 return None
             self._open += 1
-        stream = None
+        made: LoneStream | None = None
         try:
-            if FEATURE in self._connection.hello().features:
-                stream = LoneStream.begin(self._connection)
-        finally:
-            if stream is None:
+            if FEATURE in self._connection.hello(timeout=timeout).features:
+                made = LoneStream.begin(self._connection)
+            if made is None:
                 self._not_before = time.monotonic() + _PAUSE_S
+        finally:
+            if made is None:
                 with self._lock:
                     self._open -= 1
-        return stream
+        return made
 
     def _give_back(self, stream: LoneStream, *, is_good: bool) -> None:
         with self._lock:
@@ -147,8 +148,9 @@ class LoneStream:
         #: For gRPC's thread, which has nothing to send but the end.
         self._last: SimpleQueue[None] = SimpleQueue()
         self._over = threading.Event()
-        self._call: Any = connection.stream("Publish", iter(self._last.get, None))
-        self._operate = getattr(getattr(self._call, "_call", None), "operate", None)
+        call: Any = connection.stream("Publish", iter(self._last.get, None))
+        self._call = call
+        self._operate: Any = getattr(getattr(call, "_call", None), "operate", None)
         if not self._call.add_callback(self._ended):
             self._ended()
 
@@ -183,7 +185,13 @@ class LoneStream:
             MqError: why there is none; the stream is of no use any more.
         """
         operations = self._send(message, 0), self._receive(0)
-        if not self.is_open or not self._operate(operations, self._took):
+        try:
+            has_begun = self.is_open and self._operate(operations, self._took)
+        except ValueError as error:  # what gRPC raises for a channel that was closed meanwhile
+            raise BrokerUnavailable(
+                f"the channel to {self.endpoint} was closed meanwhile ({error}): try again"
+            ) from None
+        if not has_begun:
             raise self._error()
         try:
             answer = self._answers.get(timeout=timeout)

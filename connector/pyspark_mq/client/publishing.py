@@ -52,7 +52,11 @@ class SharedStream(Protocol):
     """The stream of several producers: see `PublishStream`, which is built on them."""
 
     lock: threading.Lock
-    lone: LoneStreams
+
+    @property
+    def lone(self) -> LoneStreams:
+        """Streams for those who wait for one answer."""
+        ...
 
     @property
     def live(self) -> bool:
