@@ -4,6 +4,7 @@ store once.
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import threading
 import time
@@ -31,6 +32,7 @@ from mq_wire.limits import RECORDS_BYTES_MAX
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client.partitioner import partitions_of
+from spark_tests.faults.proxy import REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
 
 
@@ -240,6 +242,32 @@ def test_a_name_tells_what_it_has_stored_and_fences_its_older_self(
             first.send(b"zombie", partition=1)
         first.close()
     assert [row["value"] for row in received(module_broker.address, queue)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_name_counts_no_row_behind_a_gap(module_broker: LocalBroker, queue: str) -> None:
+    """What a program that goes on behind `stored` has lost or doubled otherwise."""
+    name = f"loader-{queue}"
+    values = [b"m%d" % number for number in range(10)]
+    with Proxy(module_broker.address) as proxy:
+        first = Producer(proxy.address, queue=queue, name=name, send_timeout=1.5, linger_ms=0)
+        for value in values[:3]:
+            first.send(value, partition=0).result(10)
+        proxy.silence(REQUESTS)
+        lost, *behind = [first.send(value, partition=0) for value in values[3:6]]
+        for receipt in (lost, *behind):
+            with pytest.raises((SendOutcomeUnknown, SendTimeout)):
+                receipt.result(10)
+        proxy.heal()
+        proxy.cut()
+        with pytest.raises(SendOutcomeUnknown, match="make a new producer with this name"):
+            first.send(values[6], partition=0).result(10)
+        with contextlib.suppress(MqError):
+            first.close()
+    with Producer(module_broker.address, queue=queue, name=name) as second:
+        stored, _ = second.stored[0]
+        for value in values[stored:]:
+            second.send(value, partition=0)
+    assert [row["value"] for row in received(module_broker.address, queue)] == values
 
 
 def test_a_failure_nobody_asked_about_is_raised_at_flush(module_broker: LocalBroker, queue: str) -> None:

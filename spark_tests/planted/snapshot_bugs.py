@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mq_broker.core import apply, consumer_parts, facets, owners, retention, snapshot, touching
+from mq_broker.core.audit import AuditMemory
 from mq_broker.core.subscription import Backlog, Subscription
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
@@ -121,8 +122,14 @@ CONTENT: Final = (
     Bug(
         "audit not restored",
         "after a start from a snapshot nobody knows which sequences are taken",
-        (Change(snapshot._restore_log, "partition.audit.restore(audit.producer_id, mark)", "pass"),),
+        (Change(snapshot._restore_log, "audit_parts.restore(partition.audit, part)", "pass"),),
         "simulation",
+    ),
+    Bug(
+        "after a start producers are forgotten in another order",
+        "of all producers without a name those that sent last are forgotten first",
+        (Change(AuditMemory.restore, "in sorted(found, key=lambda mark: mark[:3]):", "in found[::-1]:"),),
+        "model",
     ),
     Bug(
         "markers not in the snapshot",

@@ -14,7 +14,14 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from mq_wire import framing
-from mq_wire.errors import ClientClosed, InternalError, LimitExceeded, MqError, WrongBroker
+from mq_wire.errors import (
+    ClientClosed,
+    InternalError,
+    LimitExceeded,
+    MqError,
+    SendOutcomeUnknown,
+    WrongBroker,
+)
 from mq_wire.limits import PUBLISH_HEADER_BYTES_MAX
 from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client import forks
@@ -269,11 +276,22 @@ class Publishing:
         self._connection.report(error)
 
     def _settle(self, batches: Iterable[OutgoingBatch]) -> None:
+        has_failed = False
         for batch in batches:
+            has_failed |= batch.error is not None
             self.used -= batch.size
             if batch.sending is not None:
                 self.answered(batch.sending, failed=batch.error is not None)
                 batch.sending = None
+        if has_failed and self.window.is_named and self.broken is None:
+            # `stored` is a count: with a gap before the last row it would lead the next producer of this name
+            # to the wrong place.
+            self.fail(
+                SendOutcomeUnknown(
+                    f"a batch of a named producer of queue {self._queue!r} failed, and nothing that was behind "
+                    "it is sent: make a new producer with this name, and continue after what it has in `stored`"
+                )
+            )
         self.progress.notify_all()
 
     # -- without the lock ----------------------------------------------------------------------------------

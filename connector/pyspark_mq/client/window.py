@@ -48,6 +48,8 @@ class Window:
         bytes: sum of `size` over what was added and has no outcome yet.
         batches: how many those are.
         rows_stored: rows that the broker has confirmed.
+        is_named: whether its rows are counted over many producers of one name: then nothing may follow what
+            has failed.
         trouble: why the broker took no stream, where it said so, since one answered; for what is too old.
     """
 
@@ -66,6 +68,7 @@ class Window:
             epoch,
             staged,
         )
+        self.is_named = is_named
         self._is_unnamed = not is_named and staged is None
         self._lanes: dict[int, Lane] = {}
         self._ready: deque[OutgoingBatch] = deque()
