@@ -288,8 +288,8 @@ class Publishing:
             # to the wrong place.
             self.fail(
                 SendOutcomeUnknown(
-                    f"a batch of a named producer of queue {self._queue!r} failed, and nothing that was behind "
-                    "it is sent: make a new producer with this name, and continue after what it has in `stored`"
+                    f"a batch of a named producer of queue {self._queue!r} failed, and nothing behind it is "
+                    "sent: make a new producer with this name, and continue after what it has in `stored`"
                 )
             )
         self.progress.notify_all()
