@@ -220,7 +220,7 @@ def test_a_bug_in_a_thread_reaches_whoever_waits(
         producers = [Producer(queue=f"bugs.{number}", connection=connection) for number in range(5)]
         broken, neighbour = producers[0], producers[4]
         assert broken._gathering.publishing.stream is neighbour._gathering.publishing.stream
-        monkeypatch.setattr(broken._gathering.publishing.window, "header", lambda *_: 1 / 0)
+        monkeypatch.setattr(broken._gathering.publishing.window, "header", lambda *_, **__: 1 / 0)
         with pytest.raises(MqError, match="ZeroDivisionError"):
             broken.send(b"1").result(10)
         assert neighbour.send(b"1").result(10).offset == 0
