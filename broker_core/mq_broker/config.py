@@ -134,6 +134,13 @@ class BrokerConfig:
     )
     streams_max: int = _setting(2000, "most open streams of all clients", 1, 100_000)
     streams_per_connection_max: int = _setting(1000, "most open streams of one connection", 1, 100_000)
+    sessions_max: int = _setting(
+        20_000,
+        "most connected consumers that share streams, of all clients; each takes about 10 KB",
+        1,
+        1_000_000,
+    )
+    sessions_per_stream_max: int = _setting(4000, "most connected consumers of one stream", 1, 1_000_000)
     waits_max: int = _setting(
         256, "most queries that wait for rows; further ones are answered at once", 1, 100_000
     )

@@ -16,6 +16,8 @@ from google.protobuf.descriptor import Descriptor
 from mq_wire.v1 import broker_pb2
 
 SERVICE_NAME: Final = "mq.v1.Broker"
+#: Metadata of every call: what the client says of itself, in ASCII.
+CLIENT_ID_KEY: Final = "mq-client-id"
 #: Methods whose requests, or whose responses, are passed as bytes.
 RAW_REQUESTS: Final = frozenset({"Publish", "Send"})
 RAW_RESPONSES: Final = frozenset({"Consume", "Fetch"})

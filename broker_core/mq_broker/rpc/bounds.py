@@ -12,7 +12,7 @@ import grpc
 import pyarrow as pa
 
 from mq_broker.core.commands import RowsView
-from mq_broker.rpc.outgoing import paced, room_for_rows
+from mq_broker.rpc.outgoing import Pace, paced, room_for_rows
 from mq_broker.rpc.room import Hold
 from mq_broker.rpc.threads import Workers
 from mq_wire.errors import BrokerUnavailable, Busy
@@ -215,8 +215,12 @@ class LiveStreams:
         context = self._place.context
         if context is None:
             return batches
+        return paced(self.pace(context), view, batches)
+
+    def pace(self, context: grpc.ServicerContext) -> Pace:
+        """Returns the room for rows of one stream."""
         hold = Hold(context.peer(), context.cancel)
-        return paced(self._outgoing, view, batches, hold, lambda: self.stopping or not context.is_active())
+        return Pace(self._outgoing, hold, lambda: self.stopping or not context.is_active())
 
     def aside(self, work: Callable[..., object], *args: Any) -> None:
         """Runs `work` on the second thread of the stream that this thread serves."""

@@ -1,75 +1,49 @@
-"""The Consume stream: it delivers rows as credit allows, and takes acknowledgements."""
+"""The Consume stream: it delivers rows to its consumers as their credit allows, and takes acknowledgements."""
 
 from __future__ import annotations
 
-import functools
-import logging
+import contextlib
 import queue
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
-import numpy as np
 
-from mq_broker.core.commands import (
-    Acknowledge,
-    AddCredit,
-    Ask,
-    CloseSession,
-    OpenSession,
-    ReleaseView,
-    RowsView,
-)
-from mq_broker.engine.quarantine import set_aside
-from mq_broker.log import say
-from mq_broker.rpc.bounds import Budget, LiveStreams
-from mq_broker.rpc.status import abort, in_band
-from mq_wire import envelope, framing
-from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged, MqError, NotAssigned
-from mq_wire.limits import RECORDS_ROWS_MAX
-from mq_wire.v1.consume_pb2 import (
-    AcknowledgeRows,
-    Asked,
-    ConsumeHeader,
-    ConsumeRequest,
-    ConsumeResponse,
-    Drained,
-)
+from mq_broker.core.commands import CloseSession, Drain
+from mq_broker.rpc.bounds import Budget, LiveStreams, host_of
+from mq_broker.rpc.caller import client_of
+from mq_broker.rpc.places import Places
+from mq_broker.rpc.status import abort
+from mq_broker.rpc.stream_consumer import StreamConsumer, StreamParts, ignore
+from mq_wire.errors import InvalidRequest, MqError
+from mq_wire.v1.consume_pb2 import ConsumeRequest
 
 if TYPE_CHECKING:
     from mq_broker.engine.engine import Engine
 
-#: Most credits, acknowledgements and questions of one stream that wait. Beyond that the stream is not read.
+#: Most requests of one stream that wait. Beyond that the stream is not read.
 _UNANSWERED_MAX: Final = 256
-#: Memory of an unanswered acknowledgement, in multiples of its size: the request, and its ranges as arrays.
-_COPIES: Final = 3
-_BATCH_ROWS: Final = 16_384
-#: Most rows that an acknowledgement may name: no session holds more. A bitmap of all possible offsets would
-#: take all memory of the broker.
-_ROWS_HELD_MAX: Final = 1 << 31
-
-
-def ignore(reply: Any) -> None:
-    """For commands whose reply is not needed."""
+#: Where a connection breaks, gRPC may end the requests a moment before it says so. Until then an end is no
+#: goodbye.
+_SURE_S: Final = 0.05
 
 
 class ConsumeStream:
-    """One session of one consumer. A second thread reads requests. The thread of the call writes what the
-    engine puts into the outbox.
+    """The consumers of one stream: number 0 alone, or many with other numbers. A second thread reads requests.
+    The thread of the call writes: the consumers take turns, a batch or an answer each.
     """
 
-    def __init__(self, engine: Engine, streams: LiveStreams) -> None:
+    def __init__(self, engine: Engine, streams: LiveStreams, places: Places) -> None:
         self._engine = engine
         self._streams = streams
-        # Views to send, answers, an error that ends the session, and None, which only wakes the writer.
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._unanswered = Budget(_UNANSWERED_MAX)
-        self._bytes = streams.share_of_received()
-        self._asked = self._answered = 0
-        self._session = 0
-        self._read_all = False
-        self._gone = False
+        self._places = places
+        self._ready: queue.SimpleQueue[StreamConsumer | None] = queue.SimpleQueue()
+        self._consumers: dict[int, StreamConsumer] = {}
+        self._lock = threading.Lock()  # of the consumers, once there may be many
+        self._highest = 0
+        self._is_single = self._is_closed = self._read_all = self._goodbye = False
+        self._left = threading.Event()
         self._fatal: BaseException | None = None
 
     def run(self, requests: Iterator[ConsumeRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -82,8 +56,7 @@ class ConsumeStream:
                 return
             if not first.HasField("open"):
                 raise InvalidRequest("the first message of a Consume stream must be `open`")
-            opened = self._engine.call(OpenSession(first.open, self._outbox.put, self._told, context.peer()))
-            self._session = opened.session
+            self._begin(first, context)
         except grpc.RpcError:
             return  # the client left before its first request
         except Exception as error:  # abort gives each its status
@@ -92,10 +65,10 @@ class ConsumeStream:
             with self._streams.told_to_stop(self._wake):
                 if not context.add_callback(self._leave):
                     return
-                yield framing.join(ConsumeHeader(opened=opened).SerializeToString())
                 self._streams.aside(self._read, first, requests)
-                yield from self._answers(min(first.open.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX))
-                if not self._gone:
+                del first
+                yield from self._answers()
+                if not self._left.is_set():
                     if self._fatal is not None:
                         raise self._fatal
                     if not self._read_all:
@@ -105,58 +78,69 @@ class ConsumeStream:
         finally:
             self._close()
 
-    def _answers(self, batch_rows_max: int) -> Iterator[bytes]:
-        while not self._gone:
-            item = self._outbox.get()
-            if isinstance(item, RowsView):
-                yield from self._delivery(item, batch_rows_max)
-            elif isinstance(item, MqError):
-                self._fatal = item
-            elif item is not None:
-                self._answered += 1
-                self._unanswered.give(1)
-                yield item
-            if (
-                self._fatal is not None
-                or (self._read_all and self._asked == self._answered)
-                or self._streams.stopping
-            ):
+    def refuse(self, error: MqError) -> None:
+        """Ends the stream with `error`."""
+        self._fatal = error
+        self._wake()
+
+    def _begin(self, first: ConsumeRequest, context: grpc.ServicerContext) -> None:
+        self._peer, self._client = context.peer(), client_of(context)
+        self._parts = StreamParts(
+            self._engine,
+            Budget(_UNANSWERED_MAX),
+            self._streams.share_of_received(),
+            self._streams.pace(context),
+            self._ready,
+        )
+        if not first.consumer:
+            self._is_single = True
+            first.open.client = first.open.client or self._client
+            consumer = StreamConsumer(self._parts, 0, self.refuse)
+            consumer.open(first.open, self._peer)
+            first.ClearField("open")
+            self._consumers[0] = consumer
+            consumer.start()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _answers(self) -> Iterator[bytes]:
+        parts = self._parts
+        while not self._left.is_set():
+            consumer = self._ready.get()
+            if consumer is not None and self._fatal is None:
+                yield from consumer.turn()
+                if consumer.is_over:
+                    self._forget(consumer)
+            is_done = self._read_all and parts.asked == parts.answered
+            if is_done and not self._is_single:
+                is_done = not self._consumers
+            if is_done or self._fatal is not None or self._streams.stopping:
                 return
 
-    def _delivery(self, view: RowsView, batch_rows_max: int) -> Iterator[bytes]:
-        left = view
-        try:
-            while left.selection.rows:
-                sent = 0
-                try:
-                    for header, records in self._streams.paced(
-                        left, self._engine.read(left, envelope.ALL_COLUMNS, batch_rows_max)
-                    ):
-                        yield framing.join(
-                            ConsumeHeader(delivery=header).SerializeToString(), memoryview(records)
-                        )
-                        if self._gone or self._streams.stopping:
-                            return
-                        sent += header.rows
-                    return
-                except (JournalDamaged, DataLost) as error:
-                    # The damaged rows are taken out. Otherwise the stream would end, the rows would return to
-                    # the queue, and the next consumer would fail in the same way, for ever.
-                    lost = set_aside(self._engine, left, error)
-                    left = replace(
-                        left, selection=left.selection.slice(sent, left.selection.rows).without(lost)
-                    )
-        finally:
-            self._engine.submit(ReleaseView(view), ignore)
+    def _forget(self, consumer: StreamConsumer) -> None:
+        with self._lock:
+            known = self._consumers.pop(consumer.number, None)
+        if known is not None:
+            self._give_place(known)
+
+    def _give_place(self, consumer: StreamConsumer) -> None:
+        if consumer.has_place:
+            consumer.has_place = False
+            self._places.leave(host_of(self._peer))
+
+    # -- reading -------------------------------------------------------------------------------------------
 
     def _read(self, first: ConsumeRequest, requests: Iterator[ConsumeRequest]) -> None:
         try:
-            self._take_in(first)
+            self._take(first)
+            del first
             for request in requests:
-                if request.HasField("open"):
-                    raise InvalidRequest("a second `open` on one Consume stream: open another stream")
-                self._take_in(request)
+                self._take(request)
                 del request  # it may be large, and the next one may come late
+            if self._consumers and not self._left.wait(_SURE_S):
+                self._goodbye = True
+                for consumer in () if self._is_single else list(self._consumers.values()):
+                    consumer.close()
         except grpc.RpcError:
             pass  # the client is gone; the callback of the call has told the writer
         except BaseException as error:  # it ends the stream with its status
@@ -165,109 +149,85 @@ class ConsumeStream:
             self._read_all = True
             self._wake()
 
-    def _take_in(self, request: ConsumeRequest) -> None:
-        # Credits are counted too, since the inbox of the engine has no bound of its own.
-        if request.HasField("credit") and self._unanswered.take(1):
-            self._engine.submit(
-                AddCredit(self._session, request.credit.rows, request.credit.bytes), self._credited
+    def _take(self, request: ConsumeRequest) -> None:
+        number = request.consumer
+        if bool(number) is self._is_single:
+            raise InvalidRequest(
+                f"a message for consumer {number} on a stream that began with "
+                f"{'consumer 0: it has no others' if self._is_single else 'another: number all of them from 1'}"
             )
-        size = _COPIES * request.ByteSize()
-        if request.HasField("acknowledge") and self._unanswered.take(1) and self._bytes.take(size):
-            self._asked += 1
-            done = functools.partial(self._acknowledged, request.acknowledge.request_id, size)
-            try:
-                self._engine.submit(Acknowledge(self._session, ranges_of(request.acknowledge)), done)
-            except MqError as error:
-                done(error)
+        if request.HasField("open"):
+            self._open(request)
+        consumer = self._consumers.get(number)
+        if consumer is not None:
+            consumer.take_in(request)
+        elif number > self._highest:
+            raise InvalidRequest(f"a message for consumer {number}, which was never opened: open it first")
+        # Otherwise it has ended, which its client did not know yet.
 
-        if request.HasField("ask") and self._unanswered.take(1):
-            self._asked += 1
-            self._engine.submit(Ask(self._session, request.ask.request_id), self._heard)
-
-    def _told(self, what: Asked | Drained | MqError) -> None:
-        if isinstance(what, Asked):
-            self._outbox.put(ConsumeResponse(header=ConsumeHeader(asked=what)).SerializeToString())
-        elif isinstance(what, Drained):
-            self._outbox.put(ConsumeResponse(header=ConsumeHeader(drained=what)).SerializeToString())
+    def _open(self, request: ConsumeRequest) -> None:
+        number, parts = request.consumer, self._parts
+        if number <= self._highest:
+            raise InvalidRequest(
+                "a second `open` on one Consume stream: open another stream"
+                if self._is_single
+                else f"consumer {number} is opened after consumer {self._highest} of the same stream: give "
+                "each the next higher number"
+            )
+        if not parts.unanswered.take(1):
+            return
+        parts.asked += 1
+        self._highest = number
+        consumer = StreamConsumer(parts, number)
+        try:
+            self._places.enter(host_of(self._peer), len(self._consumers))
+            consumer.has_place = True
+            request.open.client = request.open.client or self._client
+            consumer.open(request.open, self._peer)
+        except MqError as error:
+            consumer.refuse(error)
+        with self._lock:
+            is_late = self._is_closed
+            if not is_late:
+                self._consumers[number] = consumer
+        if is_late:
+            self._give_back([consumer], goodbye=False)
         else:
-            say(logging.INFO, "session_ended", str(what), session=self._session)
-            self._outbox.put(what)
+            consumer.start()
 
-    def _heard(self, reply: Any) -> None:
-        # The answer comes through the outbox, after the rows. Only if there is no session any more, it is
-        # this error.
-        if isinstance(reply, MqError):
-            self._outbox.put(reply)
-
-    def _acknowledged(self, request_id: int, size: int, reply: Any) -> None:
-        self._bytes.give(size)
-        header = ConsumeHeader(acknowledged={"request_id": request_id})
-        if isinstance(reply, Exception):
-            header.error.CopyFrom(in_band(reply))
-        else:
-            header.acknowledged.rows = reply
-        self._outbox.put(ConsumeResponse(header=header).SerializeToString())
-
-    def _credited(self, reply: Any) -> None:
-        self._unanswered.give(1)
-
-    def refuse(self, error: MqError) -> None:
-        """Ends the stream with `error`."""
-        self._outbox.put(error)
+    # -- the end -------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        self._outbox.put(None)
+        self._ready.put(None)
 
     def _leave(self) -> None:
-        self._gone = True
-        self._outbox.put(None)
+        self._left.set()
+        self._ready.put(None)
 
     def _close(self) -> None:
-        self._unanswered.close()
-        self._bytes.close()
-        self._engine.call(CloseSession(self._session))
-        while not self._outbox.empty():
-            item = self._outbox.get()
-            if isinstance(item, RowsView):
-                self._engine.submit(ReleaseView(item), ignore)
+        self._parts.unanswered.close()
+        self._parts.received.close()
+        with self._lock:
+            self._is_closed = True
+            consumers = list(self._consumers.values())
+            self._consumers.clear()
+        broken = self._left.is_set() or self._fatal is not None or self._streams.stopping
+        self._give_back(consumers, goodbye=self._goodbye and not broken)
 
+    def _give_back(self, consumers: list[StreamConsumer], *, goodbye: bool) -> None:
+        """Closes the sessions of consumers that are no longer in the table."""
+        if not goodbye:
+            for consumer in consumers:
+                self._engine.submit(Drain(consumer.session, 0), ignore)
+            self._until_handled()
+        for consumer in consumers:
+            consumer.abandon(goodbye=goodbye)
+        self._until_handled()
+        for consumer in consumers:
+            consumer.release()
+            self._give_place(consumer)
 
-def ranges_of(request: AcknowledgeRows) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Returns for each partition the first offsets of its ranges and the offsets after their last ones, as
-    int64 arrays, ascending and without overlap.
-
-    Raises:
-        InvalidRequest: a partition or an offset is named twice, half a pair, or an empty or negative range.
-        NotAssigned: more offsets than a session can hold.
-    """
-    result = []
-    if len({entry.partition for entry in request.partitions}) != len(request.partitions):
-        raise InvalidRequest(
-            f"an acknowledgement of {len(request.partitions)} partitions names one of them twice: "
-            "name each once"
-        )
-    for entry in request.partitions:
-        if not entry.ranges or len(entry.ranges) % 16:
-            raise InvalidRequest(
-                f"ranges of partition {entry.partition} have {len(entry.ranges)} bytes: "
-                "give 16 for each pair of int64"
-            )
-        pairs = np.frombuffer(entry.ranges, "<i8").reshape(-1, 2)
-        first, last = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
-        if first.size > 1 and (first[1:] < first[:-1]).any():
-            order = np.argsort(first, kind="stable")
-            first, last = first[order], last[order]
-        if int(first[0]) < 0 or (first >= last).any():
-            raise InvalidRequest(
-                f"ranges of partition {entry.partition} include one that is empty or begins below 0: "
-                "give first < last"
-            )
-        if (first[1:] < last[:-1]).any():
-            raise InvalidRequest(f"ranges of partition {entry.partition} overlap: name each offset once")
-        if int((last - first).sum(dtype=np.uint64)) > _ROWS_HELD_MAX:
-            raise NotAssigned(
-                f"ranges of partition {entry.partition} name more than {_ROWS_HELD_MAX} offsets, "
-                "more than a consumer can hold: name only rows that were delivered"
-            )
-        result.append((entry.partition, first, last))
-    return result
+    def _until_handled(self) -> None:
+        """Waits until the engine has handled what was submitted."""
+        with contextlib.suppress(MqError):  # it has failed, or stops: its sessions end with it
+            self._engine.call(CloseSession(0))

@@ -10,7 +10,7 @@ import grpc
 from mq_broker.core.commands import ReleaseView, ResolveFetch, RowsView
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.rpc.bounds import LiveStreams
-from mq_broker.rpc.consume import ignore
+from mq_broker.rpc.stream_consumer import ignore
 from mq_broker.rpc.status import abort
 from mq_wire import envelope, framing
 from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged

@@ -32,28 +32,57 @@ def room_for_rows(limit: int) -> Room:
     return Room(limit, _UNREAD_S, _UNREAD_WITH_FEW_S)
 
 
+class Pace:
+    """The room of one call: it has one batch at a time.
+
+    Args:
+        room: of all streams.
+        hold: of the call.
+        gone: whether the call has ended.
+    """
+
+    def __init__(self, room: Room, hold: Hold, gone: Callable[[], bool]) -> None:
+        self._room, self._hold, self._gone = room, hold, gone
+
+    def take(self, reckoned: int) -> None:
+        """Takes room for a batch of at most `reckoned` bytes (`size_of`) that is to be read.
+
+        Raises:
+            Busy: the call ended while it waited.
+        """
+        if reckoned >= _SMALL_BYTES:
+            self._room.take(self._hold, reckoned, self._gone)
+
+    def correct(self, records: pa.Buffer) -> None:
+        """A batch was read, of this size."""
+        size = _COPIES * records.size
+        self._room.correct(self._hold, size if size >= _SMALL_BYTES else 0)
+
+    def give(self) -> None:
+        """The batch was sent, or there was none: gives the room back."""
+        self._room.correct(self._hold, 0)
+
+
 def paced(
-    room: Room, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]], hold: Hold, gone: Callable[[], bool]
+    pace: Pace, view: RowsView, batches: Iterator[tuple[Any, pa.Buffer]]
 ) -> Iterator[tuple[Any, pa.Buffer]]:
     """Yields the batches of `view`, each when there is room for it. A batch gives its room back when the next
     one is asked for.
 
     Raises:
-        Busy: `gone` returned True while the stream waited.
+        Busy: the call ended while it waited.
     """
     reckoned = size_of(view)
     while True:
-        if reckoned >= _SMALL_BYTES:
-            room.take(hold, reckoned, gone)
+        pace.take(reckoned)
         try:
             batch = next(batches, None)
             if batch is None:
                 return
-            size = _COPIES * batch[1].size
-            room.correct(hold, size if size >= _SMALL_BYTES else 0)
+            pace.correct(batch[1])
             yield batch
         finally:
-            room.correct(hold, 0)
+            pace.give()
 
 
 def size_of(view: RowsView) -> int:

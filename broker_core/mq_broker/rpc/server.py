@@ -31,6 +31,7 @@ from mq_broker.rpc.consume import ConsumeStream
 from mq_broker.rpc.fetch import FetchStream
 from mq_broker.rpc.first_requests import FirstRequests
 from mq_broker.rpc.long_requests import LongRequests
+from mq_broker.rpc.places import Places
 from mq_broker.rpc.publish import PublishStream
 from mq_broker.rpc.requests import is_long_list, parse
 from mq_broker.rpc.room import Hold, Room
@@ -101,6 +102,7 @@ class Server:
             received,
             config.delivery_bytes_total_max,
         )
+        self._places = Places(config.sessions_max, config.sessions_per_stream_max)
         self._publish_bytes = Budget(config.publish_bytes_total_max)
         self._first = FirstRequests(shares.silent, self._workers, _PATIENCE_S)
         self._first_of_streams = FirstRequests(max(shares.streams // 2, 1), None, _PATIENCE_WITH_STREAMS_S)
@@ -270,7 +272,7 @@ class Server:
                         del request
 
         def consume(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            stream = ConsumeStream(self._engine, self._streams)
+            stream = ConsumeStream(self._engine, self._streams, self._places)
             self._arrivals.tell_instead(context, stream.refuse)
             return stream.run(parsed(requests, context), context)
 

@@ -14,6 +14,7 @@ from mq_broker.log import say
 from mq_broker.memory import anonymous_bytes
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
+from mq_broker.rpc.caller import client_of
 from mq_broker.rpc.status import abort, in_band
 from mq_broker.rpc.threads import Waits
 from mq_wire.errors import LimitExceeded, MqError, Unsupported
@@ -48,6 +49,7 @@ FEATURES: Final[tuple[str, ...]] = (
     "ask",
     "queries",
     "awaited",
+    "consumers",
 )
 _WAIT_S_MAX: Final = 60.0
 #: Number of partitions and consumers whose figures are collected in one turn of the engine.
@@ -122,7 +124,13 @@ class UnaryCalls:
                 f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: "
                 "update the client"
             )
-        say(logging.INFO, "connected", "a client connected", client=request.client, peer=context.peer())
+        say(
+            logging.INFO,
+            "connected",
+            "a client connected",
+            client=request.client or client_of(context),
+            peer=context.peer(),
+        )
         return self._hello
 
     def _answer_list(
