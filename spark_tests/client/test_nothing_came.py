@@ -155,7 +155,7 @@ def test_who_asks_while_an_answer_is_due_is_told_as_well(broker: LocalBroker, qu
 
     with Consumer(broker.address, queue=queue) as consumer:
         assert consumer.receive(timeout=20)
-        asks = consumer._consuming._asks
+        asks = consumer._consuming._talk.asks
         threads = [threading.Thread(target=work) for _ in range(2)]
         os.kill(broker.pid, signal.SIGSTOP)
         try:
@@ -279,9 +279,9 @@ def test_a_queue_that_was_exchanged_while_the_broker_was_away(broker: LocalBroke
         consuming = consumer._consuming
         made = connection.call("DescribeDestination", admin_pb2.DescribeDestinationRequest(name=queue))
         with consuming.lock:
-            assert consuming._sessions.opened(made.destination_id) is consuming.session
+            assert consuming._talk.sessions.opened(made.destination_id) is consuming.session
             with pytest.raises(DestinationRecreated, match=queue):
-                consuming._sessions.opened(b"\1" * 16)
+                consuming._talk.sessions.opened(b"\1" * 16)
 
 
 def test_a_consumer_that_an_operator_ends_does_not_come_back(module_broker: LocalBroker, queue: str) -> None:

@@ -1,7 +1,8 @@
-"""Acknowledgements of one session: gathered for a moment, on their way, confirmed."""
+"""What the application is done with, in one session: gathered for a moment, on its way, confirmed."""
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 from mq_wire.v1 import consume_pb2
@@ -15,11 +16,23 @@ _UNCONFIRMED_MAX: Final = 64
 _NEVER: Final = float("inf")
 
 
+class Verb(enum.Enum):
+    """What becomes of rows."""
+
+    ACKNOWLEDGE = "acknowledge"
+    RELEASE = "release"
+    RELEASE_UNCOUNTED = "release, and count no failed attempt"
+
+
+#: One request carries one kind of release.
+_RELEASES: Final = (Verb.RELEASE, Verb.RELEASE_UNCOUNTED)
+
+
 class Acknowledgements:
     """Free of locks and clocks: time is an argument."""
 
     def __init__(self) -> None:
-        self._gathered: dict[int, list[Ranges]] = {}
+        self._gathered: dict[Verb, dict[int, list[Ranges]]] = {}
         self._count = 0
         self._unconfirmed: dict[int, int] = {}  # request id -> rows
         self._request_id = 0
@@ -29,9 +42,9 @@ class Acknowledgements:
         """Whether any are gathered or on their way."""
         return bool(self._gathered or self._unconfirmed)
 
-    def gather(self, partition: int, ranges: Ranges, now: float) -> bool:
+    def gather(self, partition: int, ranges: Ranges, now: float, verb: Verb = Verb.ACKNOWLEDGE) -> bool:
         """Takes some; returns whether who sends them must be woken."""
-        self._gathered.setdefault(partition, []).append(ranges)
+        self._gathered.setdefault(verb, {}).setdefault(partition, []).append(ranges)
         self._count += 1
         if self._count == 1:
             self._due = min(self._due, now + _LINGER_S)
@@ -53,19 +66,32 @@ class Acknowledgements:
         return self._due if self._gathered and self._may_leave else _NEVER
 
     def fill(self, request: consume_pb2.ConsumeRequest, now: float, *, last: bool) -> None:
-        """Puts what is due into a request; everything into the last one."""
+        """Puts what is due into a request. Where it does not take all, the rest stays due."""
         if not self._gathered or not (last or (self._due <= now and self._may_leave)):
             return
-        self._due = _NEVER
+        self._due, self._count = _NEVER, 0
+        rows = self._gathered.pop(Verb.ACKNOWLEDGE, None)
+        if rows is not None:
+            self._put(request.acknowledge, rows)
+        verb = next((verb for verb in _RELEASES if verb in self._gathered), None)
+        if verb is not None:
+            request.settle.verb = consume_pb2.RELEASE
+            request.settle.uncounted = verb is Verb.RELEASE_UNCOUNTED
+            self._put(request.settle, self._gathered.pop(verb))
+        if self._gathered:
+            self._due = 0.0
+
+    def _put(
+        self, part: consume_pb2.AcknowledgeRows | consume_pb2.SettleRows, gathered: dict[int, list[Ranges]]
+    ) -> None:
         self._request_id += 1
-        request.acknowledge.request_id = self._request_id
+        part.request_id = self._request_id
         rows = 0
-        for partition, parts in self._gathered.items():
+        for partition, parts in gathered.items():
             ranges = Ranges.union(parts)
             rows += ranges.rows
-            request.acknowledge.partitions.add(partition=partition, ranges=ranges.to_bytes())
+            part.partitions.add(partition=partition, ranges=ranges.to_bytes())
         self._unconfirmed[self._request_id] = rows
-        self._gathered, self._count = {}, 0
 
     def confirmed(self, request_id: int) -> None:
         """The broker has answered."""
@@ -74,7 +100,10 @@ class Acknowledgements:
     def drop(self) -> int:
         """Forgets all, since the session is over; returns how many rows were not confirmed."""
         rows = sum(self._unconfirmed.values()) + sum(
-            ranges.rows for parts in self._gathered.values() for ranges in parts
+            ranges.rows
+            for gathered in self._gathered.values()
+            for parts in gathered.values()
+            for ranges in parts
         )
         self._gathered, self._count, self._unconfirmed, self._due = {}, 0, {}, _NEVER
         return rows

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 import grpc
 
@@ -24,13 +24,14 @@ from mq_wire.errors import (
     Unsupported,
 )
 from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
+from mq_wire.service import CLIENT_ID_KEY
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.client import forks
 from pyspark_mq.client.address import Address
 from pyspark_mq.client.arguments import seconds
 from pyspark_mq.client.backoff import BACKOFF
 from pyspark_mq.client.failures import told_by_broker, told_by_status
-from pyspark_mq.client.link import Link
+from pyspark_mq.client.link import Link, client_id
 from pyspark_mq.client.log import LOG, Outage
 
 #: How long one unary call may take before it counts as unanswered.
@@ -41,6 +42,10 @@ RETRY_TIMEOUT_S: Final = 10.0
 #: The broker is away, or about to be: after a failed write it ends, and its next start finds out what is on
 #: the disk.
 GONE: Final = (BrokerUnavailable, StorageFailed)
+
+
+#: For `Connection.part`.
+Part = TypeVar("Part")
 
 
 class Stream(Protocol):
@@ -89,7 +94,10 @@ class Connection:
             or f"pyspark-mq {os.path.basename(sys.argv[0] or 'python')} {socket.gethostname()} {os.getpid()}"
         )
         self._on_error = on_error
+        #: Every call says who it is.
+        self._metadata: Final = ((CLIENT_ID_KEY, client_id(self.client)),)
         self._lock = threading.Lock()
+        self._parts: dict[Any, Any] = {}
         self._at = 0  # index of the endpoint in use
         self._link: Link | None = None
         self._retired: list[Link] = []  # replaced by `_link`; closed once nobody uses them
@@ -139,6 +147,20 @@ class Connection:
     def endpoint(self) -> str:
         """The `host:port` in use."""
         return self.address.endpoints[self._at]
+
+    @property
+    def known_hello(self) -> admin_pb2.HelloResponse | None:
+        """What the broker said of itself; None where it has not been asked since it was last away."""
+        link = self._link
+        return None if link is None else link.hello
+
+    def part(self, make: Callable[[Connection], Part]) -> Part:
+        """Returns what `make` makes of this connection, once: what its users share."""
+        with self._lock:
+            found: Part | None = self._parts.get(make)
+            if found is None:
+                found = self._parts[make] = make(self)
+        return found
 
     def close(self) -> None:
         """Closes the channel; calls and streams under way end with ClientClosed."""
@@ -249,7 +271,9 @@ class Connection:
         """
         link = self._take(method)
         try:
-            call = self._begin(method, lambda: link.method(method)(requests, timeout=timeout))
+            call = self._begin(
+                method, lambda: link.method(method)(requests, timeout=timeout, metadata=self._metadata)
+            )
         except BaseException:
             self._leave(link)
             raise
@@ -326,7 +350,9 @@ class Connection:
 
     def _invoke(self, link: Link, method: str, request: Any, timeout: float) -> Any:
         try:
-            answer = self._begin(method, lambda: link.method(method)(request, timeout=timeout))
+            answer = self._begin(
+                method, lambda: link.method(method)(request, timeout=timeout, metadata=self._metadata)
+            )
         except grpc.RpcError as failure:
             error = self.error_of(failure, method, link.endpoint)
             if isinstance(error, GONE):

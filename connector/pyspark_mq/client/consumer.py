@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import warnings
@@ -18,9 +19,11 @@ from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.client import forks
+from pyspark_mq.client.acknowledging import Verb
 from pyspark_mq.client.arguments import check_count, check_timeout
 from pyspark_mq.client.columns import delivered_schema
 from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.consume_stream import stream_for_one_more
 from pyspark_mq.client.consuming import Consuming
 from pyspark_mq.client.message import Message
 from pyspark_mq.client.outstanding import Offsets, Ranges
@@ -94,7 +97,12 @@ class Consumer:
                 self._connection.close()
             raise
         window = ReceiveWindow(prefetch or PREFETCH_DEFAULT, max_unacknowledged)
-        self._consuming = Consuming(self._connection, self.queue, window)
+        self._consuming = Consuming(
+            self._connection,
+            self.queue,
+            window,
+            functools.partial(stream_for_one_more, self._connection, self.queue),
+        )
         self._closed = False
         forks.watch(self)
 
@@ -194,14 +202,24 @@ class Consumer:
             SessionClosed: they came before the connection broke and will be delivered again.
             InvalidRequest: not something that can be acknowledged.
         """
-        if isinstance(what, Message):
-            self._acknowledge_messages([what])
-        elif isinstance(what, pa.RecordBatch | pa.Table):
-            self._acknowledge_rows(what)
-        elif isinstance(what, Iterable):
-            self._acknowledge_messages(list(what))
-        else:
-            raise _not_acknowledgeable(what)
+        self._settle(what, Verb.ACKNOWLEDGE)
+
+    def release(
+        self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message], *, failed: bool = True
+    ) -> None:
+        """Gives exactly these messages back to the queue: they come again, to any consumer. Returns at once;
+        `flush()` waits for the broker's confirmation.
+
+        Args:
+            what: as for `acknowledge`.
+            failed: whether this counts as a failed attempt, which a higher `delivery_count` tells.
+
+        Raises:
+            SessionClosed: they came before the connection broke and will be delivered again.
+            Unsupported: the broker is too old.
+            InvalidRequest: not something that can be released.
+        """
+        self._settle(what, Verb.RELEASE if failed else Verb.RELEASE_UNCOUNTED)
 
     def acknowledge_up_to(self, message: Message) -> None:
         """Says that everything is done that was handed over from the partition of `message`, up to and with
@@ -212,7 +230,7 @@ class Consumer:
             InvalidRequest: not a message.
         """
         if not isinstance(message, Message):
-            raise _not_acknowledgeable(message)
+            raise _not_settled(message)
         self._consuming.acknowledge_up_to(message._delivery, message._row)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -281,27 +299,26 @@ class Consumer:
             stacklevel=2,
         )
 
-    def _acknowledge_messages(self, messages: list[Message]) -> None:
-        offsets: dict[tuple[Session, int], list[int]] = {}
-        for message in messages:
-            if not isinstance(message, Message):
-                raise _not_acknowledgeable(message)
-            delivery = message._delivery
-            offsets.setdefault((delivery.session, delivery.partition), []).append(
-                delivery.list("offset")[message._row]
-            )
-        self._gather({key: np.array(values, np.int64) for key, values in offsets.items()})
+    def _settle(self, what: Message | pa.RecordBatch | pa.Table | Iterable[Message], verb: Verb) -> None:
+        if isinstance(what, Message):
+            rows = _rows_of_messages([what], verb)
+        elif isinstance(what, pa.RecordBatch | pa.Table):
+            rows = self._rows_of_batch(what)
+        elif isinstance(what, Iterable):
+            rows = _rows_of_messages(list(what), verb)
+        else:
+            raise _not_settled(what, verb)
+        self._consuming.settle({key: Ranges.of(offsets) for key, offsets in rows.items()}, verb)
 
-    def _acknowledge_rows(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def _rows_of_batch(self, rows: pa.RecordBatch | pa.Table) -> dict[tuple[Session, int], Offsets]:
         token = (rows.schema.metadata or {}).get(_SESSION_KEY)
         if token is None or any(name not in rows.schema.names for name in _IDENTITY_COLUMNS):
             raise InvalidRequest(
-                "this record batch does not say which rows it stands for: acknowledge one that batches() "
-                "gave, or a part of it that keeps "
-                "the columns partition and offset and the schema's metadata"
+                "this record batch does not say which rows it stands for: take one that batches() gave, or "
+                "a part of it that keeps the columns partition and offset and the schema's metadata"
             )
         if not rows.num_rows:
-            return
+            return {}
         session = self._consuming.session
         if token != session.token:
             session = Session(token)
@@ -309,20 +326,27 @@ class Consumer:
         partitions = rows.column("partition").to_numpy()
         offsets = rows.column("offset").to_numpy()
         if (partitions == partitions[0]).all():
-            self._gather({(session, int(partitions[0])): offsets})
-        else:
-            present = np.flatnonzero(np.bincount(partitions))
-            self._gather(
-                {(session, int(partition)): offsets[partitions == partition] for partition in present}
-            )
-
-    def _gather(self, rows: dict[tuple[Session, int], Offsets]) -> None:
-        self._consuming.acknowledge({key: Ranges.of(offsets) for key, offsets in rows.items()})
+            return {(session, int(partitions[0])): offsets}
+        present = np.flatnonzero(np.bincount(partitions))
+        return {(session, int(partition)): offsets[partitions == partition] for partition in present}
 
 
-def _not_acknowledgeable(what: object) -> InvalidRequest:
+def _rows_of_messages(messages: list[Message], verb: Verb) -> dict[tuple[Session, int], Offsets]:
+    offsets: dict[tuple[Session, int], list[int]] = {}
+    for message in messages:
+        if not isinstance(message, Message):
+            raise _not_settled(message, verb)
+        delivery = message._delivery
+        offsets.setdefault((delivery.session, delivery.partition), []).append(
+            delivery.list("offset")[message._row]
+        )
+    return {key: np.array(values, np.int64) for key, values in offsets.items()}
+
+
+def _not_settled(what: object, verb: Verb = Verb.ACKNOWLEDGE) -> InvalidRequest:
+    call = "acknowledge" if verb is Verb.ACKNOWLEDGE else "release"
     return InvalidRequest(
-        f"acknowledge takes messages and record batches of this consumer, not {type(what).__name__}"
+        f"{call} takes messages and record batches of this consumer, not {type(what).__name__}"
     )
 
 

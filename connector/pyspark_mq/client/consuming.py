@@ -1,7 +1,8 @@
-"""The Consume stream of a consumer: credit and acknowledgements out, deliveries and confirmations in.
+"""One consumer, between the application and the stream that it shares: what was delivered, what is to be said,
+and what went wrong.
 
-Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`).
-The application waits on `_arrived`.
+Three threads: the application's, which waits on `_arrived`; the stream's sending side, which asks what is to be
+said (`next_request`); and its reader, which hands over what the broker says (`take`, `broke`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from mq_wire import errors
 from mq_wire.errors import (
@@ -20,25 +21,69 @@ from mq_wire.errors import (
     SendOutcomeUnknown,
     SessionClosed,
     StorageFailed,
+    Unsupported,
 )
 from mq_wire.v1 import admin_pb2, consume_pb2
 from pyspark_mq.client import forks
+from pyspark_mq.client.acknowledging import Verb
 from pyspark_mq.client.arguments import check_timeout
-from pyspark_mq.client.asking import FEATURE, Asking, Asks, Waiting, wait_time
+from pyspark_mq.client.asking import Asking, Waiting, wait_time
 from pyspark_mq.client.connection import Connection
-from pyspark_mq.client.deliveries import consumed
-from pyspark_mq.client.healing_stream import HealingStream
+from pyspark_mq.client.conversation import Conversation, Turn
+from pyspark_mq.client.healing_stream import LAST_WORDS_S
 from pyspark_mq.client.log import LOG
 from pyspark_mq.client.message import Delivery
 from pyspark_mq.client.outstanding import Ranges
 from pyspark_mq.client.receive_window import NEVER, ReceiveWindow, Taken
-from pyspark_mq.client.sessions import Session, Sessions
+from pyspark_mq.client.sessions import Session
 
-_UNLIMITED_BYTES: Final = 1 << 62
+
+class Line(Protocol):
+    """A stream, as its consumers see it: see `ConsumeStream`. Its methods are called with the consumer's lock,
+    but `leave`.
+
+    Attributes:
+        hello: what the broker of the present stream said of itself.
+        life: number of the present stream.
+    """
+
+    hello: admin_pb2.HelloResponse
+    life: int
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the thread that reads it."""
+        ...
+
+    def join(self, member: Consuming) -> None:
+        """Adds a consumer."""
+        ...
+
+    def wake(self, member: Consuming) -> None:
+        """The consumer may have something to say."""
+        ...
+
+    def number_for(self, member: Consuming, life: int) -> int | None:
+        """Returns what the consumer is called on the stream of that life; None where that is over."""
+        ...
+
+    def heals(self, error: MqError) -> bool:
+        """Whether another attempt may succeed."""
+        ...
+
+    def leave(self, member: Consuming, until: float) -> None:
+        """Without the lock: takes a consumer off. The last one waits so long for the stream's orderly end."""
+        ...
 
 
 class Consuming:
-    """The stream of one consumer, and the window behind it. Thread-safe; everything is guarded by `lock`.
+    """One consumer, and the window behind it. Thread-safe; everything is guarded by `lock`.
+
+    Args:
+        connection: for errors that no call can raise.
+        queue: its name.
+        window: its window.
+        line: makes the stream when it is first needed, or returns the one that is shared.
 
     Attributes:
         queue: its name.
@@ -46,9 +91,12 @@ class Consuming:
         trouble: why the broker could not be reached, or gave no session, since it was last there.
         away_since: when the last session ended, or the first was to begin.
         inherited: set in a forked process, whose parent all of this belongs to.
+        is_ready, reminded_at: of the stream, guarded by its lock.
     """
 
-    def __init__(self, connection: Connection, queue: str, window: ReceiveWindow) -> None:
+    def __init__(
+        self, connection: Connection, queue: str, window: ReceiveWindow, line: Callable[[], Line]
+    ) -> None:
         self.lock = threading.Lock()
         self.queue: Final = queue
         self.address: Final = connection.address
@@ -56,39 +104,36 @@ class Consuming:
         self.away_since = 0.0
         self.inherited: ClientClosed | None = None
         self._arrived = threading.Condition(self.lock)  # for the application
-        self._work = threading.Condition(self.lock)  # for the two threads
+        self._room = threading.Condition(self.lock)  # for who reads the stream
         self._window: Final = window
-        self._asks: Final = Asks()
+        self._talk: Final = Conversation(queue, window)
         self._connection: Final = connection
         self._errors: list[MqError] = []  # of acknowledgements, not told yet
         self._broken: MqError | None = None  # why nothing can be received any more
         self._flushing = 0  # callers who wait for confirmations
         self._warned = self._ended = False
-        self._sessions: Final = Sessions(queue)
-        self._session = self.session  # of the present stream, opened by the broker or not yet
-        self._serial = 0
-        self._stream: Final = HealingStream(connection, "Consume", f"receiving from queue {queue!r}")
-        self._thread: threading.Thread | None = None
+        self._make_line: Final = line
+        self._line: Line | None = None
+        self.is_ready, self.reminded_at = False, NEVER
 
     def forked(self, parent: int) -> None:
         """In a child: refuses everything, and leaves the stream to the parent."""
-        self._stream.forked()
         self.lock = threading.Lock()
-        self._arrived, self._work = threading.Condition(self.lock), threading.Condition(self.lock)
+        self._arrived, self._room = threading.Condition(self.lock), threading.Condition(self.lock)
         self._broken = self.inherited = forks.inherited(f"the consumer of queue {self.queue!r}", parent)
-        self._errors, self._thread, self._ended = [], None, True
+        self._errors, self._line, self._ended = [], None, True
 
     @property
     def session(self) -> Session:
         """The present one, or the last."""
-        return self._sessions.present
+        return self._talk.present
 
     # -- receiving -----------------------------------------------------------------------------------------
 
     def wish_prefetch(self, rows: int) -> None:
         """Raises the prefetch to `rows`, unless receiving has begun."""
         with self.lock:
-            if self._thread is None:
+            if self._line is None:
                 self._window.prefetch = max(rows, self._window.prefetch)
 
     def take_row(self, timeout: float | None) -> tuple[Delivery, int] | None:
@@ -108,9 +153,9 @@ class Consuming:
             delivery.next_row = row + 1
             if row + 1 == delivery.rows:
                 if window.finish(time.monotonic()):
-                    self._work.notify_all()
+                    self._wake()
             elif window.report_due == NEVER and window.handed(time.monotonic()):
-                self._work.notify_all()
+                self._wake()
         return delivery, row
 
     def take_rows(self, rows_max: int, timeout: float) -> tuple[Session, list[Taken]] | None:
@@ -126,7 +171,7 @@ class Consuming:
                     return None
             taken, wakes = window.take(rows_max, time.monotonic())
             if wakes:
-                self._work.notify_all()
+                self._wake()
         return delivery.session, taken
 
     def _next_delivery(self, timeout: float) -> Delivery | None:
@@ -147,11 +192,18 @@ class Consuming:
             self._arrived.wait(wait_time(left))
 
     def _begin(self) -> None:
-        """Opens the stream, once."""
-        if self._thread is None and self._broken is None:
+        """Joins the stream, once."""
+        if self._line is None and self._broken is None:
             self.away_since = time.monotonic()
-            self._thread = threading.Thread(target=self._run, name=f"mq-consumer-{self.queue}", daemon=True)
-            self._thread.start()
+            line = self._make_line()
+            line.join(self)
+            self._line = line
+
+    def _wake(self) -> None:
+        """Something may have to be said, or read."""
+        self._room.notify_all()
+        if self._line is not None:
+            self._line.wake(self)
 
     def _warn_of_limit(self) -> None:
         if not self._warned:
@@ -172,34 +224,41 @@ class Consuming:
         """With the lock: asks the broker whether there is nothing more, behind everything that was handed
         over, as soon as there is a session.
         """
-        asking = self._asks.add(self.session)
+        asking = self._talk.asks.add(self.session)
         self._window.report()
-        self._work.notify_all()
+        self._wake()
         return asking
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
-    def acknowledge(self, rows: dict[tuple[Session, int], Ranges]) -> None:
-        """Takes exact acknowledgements, by session and partition; all of them or none.
+    def settle(self, rows: dict[tuple[Session, int], Ranges], verb: Verb) -> None:
+        """Takes exact acknowledgements or releases, by session and partition; all of them or none.
 
         Raises:
             SessionClosed: one of the sessions is over.
+            Unsupported: the broker takes no rows back.
             ClientClosed: in a forked process.
         """
         with self.lock:
             for session, _ in rows:
                 self._check_session(session)
+                if verb is not Verb.ACKNOWLEDGE and not session.can_release:
+                    raise Unsupported(
+                        f"the broker at {self._connection.endpoint} is too old to take single messages of "
+                        f"queue {self.queue!r} back: update it, or close the consumer, which gives back what "
+                        "is not acknowledged"
+                    )
             now = time.monotonic()
             for (_, partition), ranges in rows.items():
-                if self._window.acknowledge(partition, ranges, now):
-                    self._work.notify_all()
+                if self._window.acknowledge(partition, ranges, now, verb):
+                    self._wake()
 
     def acknowledge_up_to(self, delivery: Delivery, row: int) -> None:
-        """Acknowledges what was handed over up to and with a row. Raises as `acknowledge`."""
+        """Acknowledges what was handed over up to and with a row. Raises as `settle`."""
         with self.lock:
             self._check_session(delivery.session)
             if self._window.acknowledge_up_to(delivery, row, time.monotonic()):
-                self._work.notify_all()
+                self._wake()
 
     def flush(self, timeout: float | None) -> list[MqError]:
         """Sends acknowledgements that still linger, waits until the broker has confirmed all, and returns
@@ -215,7 +274,7 @@ class Consuming:
         with self.lock:
             self._flushing += 1
             self._window.flush()
-            self._work.notify_all()
+            self._wake()
             try:
                 while self._window.unconfirmed and self._broken is None:
                     left = deadline - time.monotonic()
@@ -234,30 +293,36 @@ class Consuming:
     def _check_session(self, session: Session) -> None:
         if self.inherited is not None:
             raise self.inherited
-        self._sessions.check(session)
+        self._talk.sessions.check(session)
 
     def _fail(self, error: MqError) -> None:
         self._errors.append(error)
         self._connection.report(error)
 
-    # -- the stream ----------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Ends the stream; what was handed over and not acknowledged counts as a failed delivery."""
+        """Ends the session, and waits a moment until the broker has said so; what was handed over and not
+        acknowledged counts as a failed delivery.
+        """
+        until = time.monotonic() + LAST_WORDS_S
         with self.lock:
             self._ended = True
             self._broken = self._broken or ClientClosed(
                 f"the consumer of queue {self.queue!r} is closed: make a new one"
             )
-            self._work.notify_all()
             self._arrived.notify_all()
-            self._stream.stop()
-        self._stream.leave(self._thread)
+            self._wake()
+            line = self._line
+            if line is not None and not line.is_mine:
+                self._arrived.wait_for(lambda: self._talk.number is None, LAST_WORDS_S)
+        if line is not None:
+            line.leave(self, until)
         with self.lock:
             self._drop_session("the consumer was closed")
 
     def _drop_session(self, why: str) -> None:
-        """The stream is gone: what it delivered goes to somebody else."""
+        """The session is over: what it delivered goes to somebody else."""
         lost = self._window.close()
         if lost and not self._ended:
             self._fail(
@@ -268,44 +333,56 @@ class Consuming:
             )
         self.session.ended = why
         self.away_since = time.monotonic()
-        self._asks.interrupted()
+        self._talk.asks.interrupted()
         self._arrived.notify_all()
-        self._work.notify_all()
 
-    def _run(self) -> None:
-        try:
-            self._stream.serve(self)
-        except BaseException as bug:  # whoever waits for messages must hear of it
-            LOG.exception("the thread of a consumer ended")
-            with self.lock:
-                self._broken = errors.InternalError(
-                    f"the thread that receives has ended: {bug!r}: please report it"
-                )
-                self._drop_session("the thread that receives has ended")
+    # -- for the stream ------------------------------------------------------------------------------------
 
-    def requests(self, hello: admin_pb2.HelloResponse) -> Iterator[consume_pb2.ConsumeRequest]:
-        """Begins a session: returns its sending side."""
+    def move_to(self, line: Line) -> None:
+        """Has no place on its stream, where it was not opened: goes to another one."""
         with self.lock:
-            self._session = self._sessions.begin(hello.cluster_id, self._connection.endpoint)
-            self._serial = 0
-            self._asks.is_possible = FEATURE in hello.features
-        return self._requests(self._session)
+            if not self._ended and self._line is not None:
+                line.join(self)
+                self._line = line
 
-    def broke(self, error: MqError | None) -> MqError | None:
-        """A session is over, or could not begin."""
-        heals = error is None or self._stream.heals(error)
+    def next_request(self, now: float, line: Line, life: int) -> Turn:
+        """Returns what is to be said now on the stream of `line` in this life of it."""
+        talk = self._talk
+        with self.lock:
+            if line is not self._line or life != line.life:
+                return Turn()
+            if talk.number is not None:
+                return talk.next(now, closing=self._ended)
+            if self._ended or self._broken is not None:
+                return Turn()
+            if now < talk.open_at:
+                return Turn(wake_at=talk.open_at)
+            try:
+                talk.begin(line.hello, self._connection.endpoint)
+            except MqError as error:
+                self._over(str(error), error, heals=False)
+                return Turn()
+            number = line.number_for(self, life)
+            if number is None:
+                return Turn()
+            return Turn(talk.open(number, self._connection.client))
+
+    def broke(self, error: MqError | None, *, heals: bool) -> None:
+        """The stream is over, or could not begin."""
         why = f"the connection to the broker at {self._connection.endpoint} was interrupted"
         with self.lock:
-            if self._sessions.broke(why if heals else str(error)):
-                self._drop_session(why if heals else str(error))
-            if heals:
-                self._tell_if_busy(error)
-                self.trouble = error
-            elif not self._ended:
-                self._broken = error
-            self._work.notify_all()
-            self._arrived.notify_all()
-        return error
+            self._over(why if heals else str(error), error, heals=heals)
+
+    def _over(self, why: str, error: MqError | None, *, heals: bool) -> None:
+        if self._talk.over(why):
+            self._drop_session(why)
+        if heals:
+            self._tell_if_busy(error)
+            self.trouble = error
+        elif not self._ended:
+            self._broken = error
+        self._arrived.notify_all()
+        self._room.notify_all()
 
     def _tell_if_busy(self, error: MqError | None) -> None:
         if isinstance(error, Busy) and not isinstance(self.trouble, Busy):
@@ -316,84 +393,56 @@ class Consuming:
                 error,
             )
 
-    def take(self, answer: bytes) -> None:
+    def take(self, header: consume_pb2.ConsumeHeader, records: memoryview, line: Line) -> None:
         """Takes in what the broker says."""
-        header, records = consumed(answer)
+        talk = self._talk
         if header.HasField("delivery"):
-            if not header.delivery.rows:
-                return
-            self._serial += 1
-            delivery = Delivery(header.delivery, records, self.queue, self._session, self._serial)
-            with self.lock:
-                self._window.deliver(delivery)
-                self._arrived.notify_all()
-                while self._window.is_crowded and not self._flushing and not self._ended:
-                    self._work.wait()
-        elif header.HasField("acknowledged"):
-            failure = (
-                errors.from_code(header.error.code, header.error.message)
-                if header.HasField("error")
-                else None
-            )
-            if isinstance(failure, StorageFailed):
-                # on its disk or not: unconfirmed until the stream breaks, which is when the broker ends
-                return
-            with self.lock:
-                acknowledged = header.acknowledged
-                self._window.confirmed(acknowledged.request_id, acknowledged.rows, time.monotonic())
-                if failure is not None:
-                    self._fail(failure)
-                self._work.notify_all()
-                self._arrived.notify_all()
-        elif header.HasField("asked"):
-            with self.lock:
-                self._asks.answered(header.asked.request_id, self._session)
-                self._work.notify_all()  # what came while this was asked can be asked now
-                self._arrived.notify_all()
-        elif header.HasField("opened"):
-            with self.lock:
-                self.trouble = None
-                self._asks.opened(self._sessions.opened(header.opened.destination_id))
-                self._arrived.notify_all()
-
-    def _requests(self, session: Session) -> Iterator[consume_pb2.ConsumeRequest]:
-        """The sending side of one session."""
-        with self.lock:
-            credit = consume_pb2.Credit(rows=self._window.open(), bytes=_UNLIMITED_BYTES)
-            # Deliveries of half a prefetch: one is worked on while the other is on its way.
-            rows_max = max(1, self._window.prefetch // 2)
-        yield consume_pb2.ConsumeRequest(
-            open=consume_pb2.OpenConsumer(
-                destination=self.queue, credit=credit, batch_rows_max=rows_max, client=self._connection.client
-            )
+            if header.delivery.rows:
+                self._deliver(talk.delivered(header, records))
+            return
+        failure = (
+            errors.from_code(header.error.code, header.error.message) if header.HasField("error") else None
         )
-        while True:
-            with self.lock:
-                while True:
-                    if session.ended:
-                        return
-                    is_last = self._ended
-                    now = time.monotonic()
-                    request = self._take_request(now, last=is_last)
-                    if request is not None or is_last:
-                        break
-                    wake_at = 0.0 if self._may_ask else self._window.wake_at
-                    self._work.wait(None if wake_at == NEVER else max(0.0, wake_at - now))
-            if request is not None:
-                yield request
-            if is_last:
-                return
+        with self.lock:
+            if header.closed:
+                self._closed(failure, line)
+            elif header.HasField("acknowledged"):
+                # A failed storage: on its disk or not; unconfirmed until the stream breaks, which is when the
+                # broker ends.
+                if not isinstance(failure, StorageFailed):
+                    acknowledged = header.acknowledged
+                    self._window.confirmed(acknowledged.request_id, acknowledged.rows, time.monotonic())
+                    if failure is not None:
+                        self._fail(failure)
+            elif header.HasField("asked"):
+                talk.asked(header.asked.request_id)
+            elif header.HasField("opened"):
+                self._opened(header.opened.destination_id)
+            # What came while something was asked or confirmed can be said now.
+            self._wake()
+            self._arrived.notify_all()
 
-    def _take_request(self, now: float, *, last: bool) -> consume_pb2.ConsumeRequest | None:
-        """Returns what is due, as one request."""
-        request = consume_pb2.ConsumeRequest()
-        self._window.fill(request, now, last=last)
-        if self._may_ask:
-            request.ask.request_id = self._asks.send()
-        is_empty = not any(request.HasField(field) for field in ("credit", "acknowledge", "ask"))
-        return None if is_empty else request
+    def _deliver(self, delivery: Delivery) -> None:
+        with self.lock:
+            self._window.deliver(delivery)
+            self._arrived.notify_all()
+            # Never where a stream is shared, whose other consumers would wait as well.
+            while self._window.is_crowded and not self._flushing and not self._ended:
+                self._room.wait()
 
-    @property
-    def _may_ask(self) -> bool:
-        # Without credit the answer would say nothing, and where confirmations are due there will be credit.
-        return self._asks.is_due and (self._window.awaits_rows or not self._window.unconfirmed)
+    def _opened(self, destination_id: bytes) -> None:
+        try:
+            self._talk.opened(destination_id)
+        except MqError as error:
+            if not self._talk.number:
+                raise
+            self._broken, self._ended = error, True  # which closes it
+        else:
+            self.trouble = None
+
+    def _closed(self, error: MqError | None, line: Line) -> None:
+        """The broker has ended the session."""
+        heals = error is None or line.heals(error)
+        self._over("the broker has ended the session" if error is None else str(error), error, heals=heals)
+        if heals and not self._ended:
+            self._talk.wait(time.monotonic())

@@ -15,7 +15,7 @@ from pyspark_mq.client.backoff import BACKOFF, Backoff
 from pyspark_mq.client.connection import CALL_TIMEOUT_S, GONE, Connection, Stream
 
 #: How long the thread of a stream that was asked to end may take for its last words.
-_LAST_WORDS_S: Final = 1.0
+LAST_WORDS_S: Final = 1.0
 
 
 class Talk(Protocol):
@@ -198,6 +198,6 @@ class HealingStream:
         answer is not waited for.
         """
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_LAST_WORDS_S)
+            thread.join(LAST_WORDS_S)
             if thread.is_alive():
                 self.cancel()

@@ -4,6 +4,7 @@ last of them is gone.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from mq_wire.limits import RPC_BYTES_MAX
@@ -36,6 +37,8 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
+#: Of what a client says of itself, so many characters are sent.
+_CLIENT_CHARACTERS: Final = 180
 #: This machine is never reached through a proxy, whatever the environment says.
 _NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 
@@ -77,3 +80,10 @@ class Link:
             )
             self._methods[name] = found
         return found
+
+
+def client_id(client: str) -> str:
+    """Returns what goes with every call: the client's words in ASCII, and a mark of this connection."""
+    words = client[:_CLIENT_CHARACTERS].encode("ascii", "replace").decode()
+    printable = "".join(letter if letter.isprintable() else "?" for letter in words)
+    return f"{printable} #{uuid.uuid4().hex[:8]}"

@@ -20,9 +20,10 @@ class Delivery(Rows):
         serial: order of deliveries within the session.
         next_row: first row that the application does not have yet.
         size: bytes of memory.
+        credit_bytes: bytes of credit that it took; 0 = its broker does not say.
     """
 
-    __slots__ = ("_lists", "next_row", "serial", "session", "size", "values")
+    __slots__ = ("_lists", "credit_bytes", "next_row", "serial", "session", "size", "values")
 
     def __init__(
         self, header: RowsHeader, records: memoryview, queue: str, session: Session, serial: int
@@ -30,7 +31,7 @@ class Delivery(Rows):
         super().__init__(header, records, queue)
         self.session, self.serial = session, serial
         self.next_row = 0
-        self.size = len(records)
+        self.size, self.credit_bytes = len(records), header.credit_bytes
         self._lists: dict[str, list[Any]] = {}
         self.values: list[bytes] = []  # filled when messages are handed over one by one
 

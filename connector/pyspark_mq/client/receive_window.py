@@ -3,9 +3,11 @@ other.
 
 Free of threads, locks, sockets and clocks: time is an argument. Rules (docs/rules.md, "Prefetch and credit"):
 
-- The first grant lets the broker send `prefetch` rows. Each later one says exactly how many rows the
-  application has been handed since, so that never more than `prefetch` wait here. The broker charges those,
-  and no others, with a failed attempt when the session ends.
+- The first grant lets the broker send `prefetch` rows. Each later one is for as many as the application has
+  been handed since, so that never more than `prefetch` wait here. In an exact session (feature "consumers")
+  the rows that were handed over are named, and bytes are granted as well. In any other one the broker takes
+  the grants for the rows that were handed over, in the order of delivery.
+- The broker charges those, and no others, with a failed attempt when the session ends with a goodbye.
 - Never more than `max_unacknowledged` rows are granted beyond those that were acknowledged and confirmed.
 - Acknowledgements are exact, or cumulative over what was handed over.
 - When the session ends, what it delivered goes to somebody else, and nothing of it is remembered.
@@ -16,18 +18,23 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+import numpy as np
+
 from mq_wire.v1 import consume_pb2
-from pyspark_mq.client.acknowledging import Acknowledgements
+from pyspark_mq.client.acknowledging import Acknowledgements, Verb
 from pyspark_mq.client.message import Delivery
-from pyspark_mq.client.outstanding import Outstanding, Ranges
+from pyspark_mq.client.outstanding import Offsets, Outstanding, Ranges
 
 #: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit
 #: at a time would make the broker's deliveries ever smaller, more time would leave more rows uncharged when
 #: this process is killed.
 _REPORT_S: Final = 0.1
-#: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is to be read from the
-#: broker.
+#: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is to come. An exact session
+#: grants as many; of any other one nothing more is to be read.
 _BUFFER_BYTES_MAX: Final = 64 << 20
+_UNLIMITED_BYTES: Final = 1 << 62
+#: Deliveries of so few rows are put together before their ranges are made.
+_SMALL_ROWS: Final = 64
 NEVER: Final = float("inf")
 #: A delivery, and first row and number of its rows that are handed over together.
 Taken = tuple[Delivery, int, int]
@@ -50,11 +57,16 @@ class ReceiveWindow:
         "_acknowledgements",
         "_buffer_bytes",
         "_buffered",
+        "_bytes_due",
         "_confirmed_rows",
+        "_current_from",
+        "_exact",
         "_finished_rows",
         "_granted",
+        "_handed_over",
         "_outstanding",
         "_reported",
+        "_told",
         "current",
         "max_unacknowledged",
         "prefetch",
@@ -69,15 +81,20 @@ class ReceiveWindow:
         self._buffered: deque[Delivery] = deque()
         self._outstanding = Outstanding()
         self._acknowledgements = Acknowledgements()
+        self._handed_over: list[tuple[int, Offsets]] = []  # and not reported: partition, offsets
+        self._exact = False
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = 0
-        self._buffer_bytes = 0
+        self._told = self._current_from = self._buffer_bytes = self._bytes_due = 0
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def open(self) -> int:
-        """A session begins: returns how many rows it may send at first."""
+    def open(self, *, exact: bool = False) -> tuple[int, int]:
+        """A session begins: returns how many rows and bytes it may send at first. `exact`: whether the broker
+        is told which rows were handed over, and says how many bytes each delivery took.
+        """
+        self._exact = exact
         self._granted = min(self.prefetch, self.max_unacknowledged)
-        return self._granted
+        return self._granted, _BUFFER_BYTES_MAX if exact else _UNLIMITED_BYTES
 
     def close(self) -> int:
         """The session is over. Returns how many of its rows were acknowledged without being confirmed."""
@@ -86,7 +103,9 @@ class ReceiveWindow:
         self.current = None
         self.report_due = NEVER
         self._outstanding = Outstanding()
-        self._finished_rows = self._granted = self._reported = self._confirmed_rows = self._buffer_bytes = 0
+        self._handed_over = []
+        self._finished_rows = self._granted = self._reported = self._confirmed_rows = 0
+        self._told = self._current_from = self._buffer_bytes = self._bytes_due = 0
         return lost
 
     # -- from the broker -----------------------------------------------------------------------------------
@@ -97,16 +116,17 @@ class ReceiveWindow:
         self._buffer_bytes += delivery.size
 
     def confirmed(self, request_id: int, rows: int, now: float) -> None:
-        """The broker has answered an acknowledgement: `rows` rows of it are done."""
+        """The broker has answered an acknowledgement or a release: `rows` rows of it are done."""
         self._acknowledgements.confirmed(request_id)
         self._confirmed_rows += rows
         if self._unreported and self.report_due == NEVER:
-            self.handed(now)  # it was held back by max_unacknowledged
+            # Credit was held back by max_unacknowledged.
+            self.report_due = 0.0 if 2 * self._unreported >= self.prefetch else now + _REPORT_S
 
     @property
     def is_crowded(self) -> bool:
         """Whether so many bytes wait here that nothing more is to be read from the broker."""
-        return self._buffer_bytes > _BUFFER_BYTES_MAX and len(self._buffered) > 1
+        return not self._exact and self._buffer_bytes > _BUFFER_BYTES_MAX and len(self._buffered) > 1
 
     # -- to the application --------------------------------------------------------------------------------
 
@@ -140,7 +160,10 @@ class ReceiveWindow:
         send, or to read, now or at another time than before.
         """
         assert self.current is not None
-        delivery, self.current = self.current, None
+        delivery = self.current
+        self._note_handed_over(delivery)
+        self.current, self._current_from = None, 0
+        self._bytes_due += delivery.credit_bytes
         self._finished_rows += delivery.rows
         was_crowded = self._buffer_bytes > _BUFFER_BYTES_MAX
         self._buffer_bytes -= delivery.size
@@ -150,7 +173,7 @@ class ReceiveWindow:
         """Rows were handed over: sees to it that they are reported, at once where half of the prefetch is
         due. Returns whether there is something to send now, or at another time than before.
         """
-        if 2 * self._unreported >= self.prefetch:
+        if 2 * self._untold >= self.prefetch or 2 * self._bytes_due >= _BUFFER_BYTES_MAX:
             self.report_due = 0.0
         elif self.report_due == NEVER:
             self.report_due = now + _REPORT_S
@@ -160,12 +183,12 @@ class ReceiveWindow:
 
     # -- from the application ------------------------------------------------------------------------------
 
-    def acknowledge(self, partition: int, ranges: Ranges, now: float) -> bool:
-        """Takes exact acknowledgements. Returns whether there is something to send now, or at another time
-        than before.
+    def acknowledge(self, partition: int, ranges: Ranges, now: float, verb: Verb = Verb.ACKNOWLEDGE) -> bool:
+        """Takes exact acknowledgements, or releases. Returns whether there is something to send now, or at
+        another time than before.
         """
         self._outstanding.acknowledged(partition, ranges)
-        return self._acknowledgements.gather(partition, ranges, now)
+        return self._acknowledgements.gather(partition, ranges, now, verb)
 
     def acknowledge_up_to(self, delivery: Delivery, row: int, now: float) -> bool:
         """Acknowledges everything that was handed over of this partition, up to and with a row. Returns as
@@ -181,25 +204,56 @@ class ReceiveWindow:
 
     def report(self) -> None:
         """Lets what was handed over be reported at once."""
-        if self._unreported:
+        if self._unreported or self._untold:
             self.report_due = 0.0
 
     # -- to the broker -------------------------------------------------------------------------------------
 
     def fill(self, request: consume_pb2.ConsumeRequest, now: float, *, last: bool = False) -> None:
-        """Puts credit and acknowledgements that are due into a request; everything into the last one, which
-        grants nothing and tells the broker whom to charge.
+        """Puts what is due into a request: what was handed over, credit, acknowledgements. The last ones of a
+        session take everything and grant nothing. Where a request does not take all, the rest stays due.
         """
         if last or self.report_due <= now:
             self.report_due = NEVER
+            if self._exact:
+                self._report(request)
             credit = self._unreported
-            if not last:
+            if last:
+                credit = 0 if self._exact else credit
+            else:
                 credit = max(0, min(credit, self._confirmed_rows + self.max_unacknowledged - self._granted))
+                if self._bytes_due:
+                    request.credit.bytes, self._bytes_due = self._bytes_due, 0
             if credit:
                 request.credit.rows = credit
                 self._reported += credit
                 self._granted += credit
         self._acknowledgements.fill(request, now, last=last)
+
+    def _report(self, request: consume_pb2.ConsumeRequest) -> None:
+        """Names the rows that were handed over since the last time."""
+        if self.current is not None:
+            self._note_handed_over(self.current)
+        self._told = self._handed_rows
+        noted, self._handed_over = self._handed_over, []
+        small: dict[int, list[Offsets]] = {}
+        parts: dict[int, list[Ranges]] = {}
+        for partition, offsets in noted:
+            if len(offsets) <= _SMALL_ROWS:
+                small.setdefault(partition, []).append(offsets)
+            else:
+                parts.setdefault(partition, []).append(Ranges.of(offsets))
+        for partition, few in small.items():
+            parts.setdefault(partition, []).append(Ranges.of(np.concatenate(few)))
+        for partition, ranges in parts.items():
+            request.handed_over.partitions.add(partition=partition, ranges=Ranges.union(ranges).to_bytes())
+
+    def _note_handed_over(self, delivery: Delivery) -> None:
+        """Notes what of the current delivery was handed over since the last time."""
+        first, last = self._current_from, delivery.next_row
+        if self._exact and first < last:
+            self._handed_over.append((delivery.partition, delivery.offsets[first:last]))
+            self._current_from = last
 
     @property
     def wake_at(self) -> float:
@@ -231,4 +285,10 @@ class ReceiveWindow:
 
     @property
     def _unreported(self) -> int:
+        """Rows that were handed over and not credited again."""
         return self._handed_rows - self._reported
+
+    @property
+    def _untold(self) -> int:
+        """Rows of which the broker has not been told that they were handed over."""
+        return self._handed_rows - (self._told if self._exact else self._reported)

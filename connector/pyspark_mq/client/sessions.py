@@ -9,12 +9,15 @@ from mq_wire.errors import DestinationRecreated, SessionClosed, WrongBroker
 
 
 class Session:
-    """One life of a consumer's stream. `ended` tells why it is over."""
+    """One life of a consumer. `ended` tells why it is over; `can_release`: whether its broker takes rows back
+    one by one.
+    """
 
-    __slots__ = ("ended", "token")
+    __slots__ = ("can_release", "ended", "token")
 
-    def __init__(self, token: bytes) -> None:
+    def __init__(self, token: bytes, *, can_release: bool = True) -> None:
         self.token: Final = token
+        self.can_release: Final = can_release
         self.ended: str | None = None
 
 
@@ -36,7 +39,7 @@ class Sessions:
         self._cluster_id = b""  # of the broker that it goes to
         self._identity = b"", b""  # of broker and queue
 
-    def begin(self, cluster_id: bytes, endpoint: str) -> Session:
+    def begin(self, cluster_id: bytes, endpoint: str, *, can_release: bool = True) -> Session:
         """Returns a new session, which the broker `cluster_id` at `endpoint` is to open.
 
         Raises:
@@ -49,7 +52,8 @@ class Sessions:
                 "same broker; make a new consumer to receive from this one"
             )
         self._count += 1
-        session = self._beginning = Session(self._prefix + self._count.to_bytes(4, "big"))
+        token = self._prefix + self._count.to_bytes(4, "big")
+        session = self._beginning = Session(token, can_release=can_release)
         self._cluster_id = cluster_id
         return session
 
