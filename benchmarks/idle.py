@@ -30,25 +30,40 @@ def busy_percent(pid: int, seconds: float) -> float:
     return 100 * (cpu_seconds(pid) - before) / (time.perf_counter() - started)
 
 
-class Crowd:
-    """`count` connected consumers, each of a queue of its own, spread over processes."""
+def threads(pid: int) -> int:
+    """How many threads a process has."""
+    return len(os.listdir(f"/proc/{pid}/task"))
 
-    def __init__(self, address: str, count: int) -> None:
+
+class Crowd:
+    """`count` connected consumers, each of a queue of its own, spread over processes.
+
+    Args:
+        address: of the broker.
+        count: of consumers.
+        per_process: how many of them a process has.
+        shared: whether those of a process share one connection, or have one each.
+    """
+
+    def __init__(
+        self, address: str, count: int, per_process: int = PER_PROCESS, *, shared: bool = False
+    ) -> None:
         self._address, self._count = address, count
         self._processes: list[subprocess.Popen[str]] = []
-        for first in range(0, count, PER_PROCESS):
+        for first in range(0, count, per_process):
+            numbers = str(first), str(min(first + per_process, count))
             command = [
-                sys.executable,
-                "-m",
-                "benchmarks.idle",
-                address,
-                str(first),
-                str(min(first + PER_PROCESS, count)),
-            ]
+                sys.executable, "-m", "benchmarks.idle", address, *numbers, *(["shared"] if shared else [])
+            ]  # fmt: skip
             self._processes.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
         self._expect("connected")
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes."""
+        return [process.pid for process in self._processes]
 
     def reach_everybody(self) -> None:
         """Sends one message to each; returns when all have acknowledged theirs."""
@@ -79,13 +94,14 @@ class Crowd:
             process.wait(timeout=60)
 
 
-def wait_for_one_each(address: str, numbers: range) -> None:
+def wait_for_one_each(address: str, numbers: range, *, shared: bool) -> None:
     """Connects, waits for one message each, acknowledges it, and leaves when its stdin ends."""
     with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(Connection(address)) for _ in numbers]
+        connections = [stack.enter_context(Connection(address)) for _ in numbers[: 1 if shared else None]]
+        connections *= len(numbers) if shared else 1
         queues = [f"idle.{number}" for number in numbers]
         for queue, connection in zip(queues, connections, strict=True):
-            connection.call("CreateDestination", CreateDestinationRequest(name=queue))
+            connection.call("CreateDestination", CreateDestinationRequest(name=queue, partitions=1))
         consumers = [
             stack.enter_context(Consumer(queue=q, connection=c))
             for q, c in zip(queues, connections, strict=True)
@@ -105,4 +121,4 @@ def wait_for_one_each(address: str, numbers: range) -> None:
 
 
 if __name__ == "__main__":
-    wait_for_one_each(sys.argv[1], range(int(sys.argv[2]), int(sys.argv[3])))
+    wait_for_one_each(sys.argv[1], range(int(sys.argv[2]), int(sys.argv[3])), shared="shared" in sys.argv[4:])

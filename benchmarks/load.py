@@ -33,6 +33,8 @@ QUEUE = "waiting"
 #: What a message takes in the journal, about: value, offset in the record batch, its share of headers.
 STORED_BYTES = data.VALUE_BYTES + 12
 IDLE_SECONDS = 30
+#: Client processes of the part whose consumers share connections.
+CROWD_PROCESSES = 8
 #: So often in the part with many destinations that what snapshots cost the turns shows.
 SNAPSHOT_S = 2
 
@@ -205,6 +207,41 @@ def idle_consumers(folder: pathlib.Path, count: int) -> Iterator[Figure]:
         )
 
 
+def shared_consumers(folder: pathlib.Path, count: int) -> Iterator[Figure]:
+    """As `idle_consumers`, with the consumers of a process on one connection, which share a stream."""
+    name = f"{count:,} consumers in {CROWD_PROCESSES} processes"
+    with LocalBroker(folder / "shared") as broker:
+        started = time.perf_counter()
+        with idle.Crowd(broker.address, count, -(-count // CROWD_PROCESSES), shared=True) as crowd:
+            yield Figure(f"{name}: connected", "s", rounds=[time.perf_counter() - started])
+            yield Figure(
+                f"{name}: threads of the broker",
+                "threads",
+                150,
+                at_most=True,
+                rounds=[idle.threads(broker.pid)],
+            )
+            yield Figure(
+                f"{name}: threads of a process",
+                "threads",
+                50,
+                at_most=True,
+                rounds=[max(idle.threads(pid) for pid in crowd.pids)],
+            )
+            busy = idle.busy_percent(broker.pid, IDLE_SECONDS)
+            yield Figure(f"{name}: broker", "% of a core", 5, at_most=True, rounds=[busy])
+            reached = clocked(crowd.reach_everybody)
+            yield Figure(f"{name}: all of them reached", "s", rounds=[reached])
+            yield Figure(
+                f"{name}: broker memory",
+                "MiB",
+                400,
+                at_most=True,
+                note="RssAnon",
+                rounds=[anonymous_mib(broker.pid)],
+            )
+
+
 def parts(options: argparse.Namespace, folder: pathlib.Path) -> Iterator[Figure]:
     chosen = options.only
     if chosen in (None, "uniform"):
@@ -217,6 +254,8 @@ def parts(options: argparse.Namespace, folder: pathlib.Path) -> Iterator[Figure]
         yield from destinations(folder, options.destinations)
     if chosen in (None, "idle"):
         yield from idle_consumers(folder, options.consumers)
+    if chosen in (None, "shared"):
+        yield from shared_consumers(folder, options.shared_consumers)
 
 
 def main() -> int:
@@ -230,7 +269,12 @@ def main() -> int:
     parser.add_argument("--destinations", type=int, default=10_000, help="default %(default)s")
     parser.add_argument("--consumers", type=int, default=1_000, help="idle ones (default %(default)s)")
     parser.add_argument(
-        "--only", choices=["uniform", "priorities", "destinations", "idle"], help="one part of it"
+        "--shared-consumers", type=int, default=8_000, help="on few connections (default %(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        choices=["uniform", "priorities", "destinations", "idle", "shared"],
+        help="one part of it",
     )
     parser.add_argument(
         "--dir", type=pathlib.Path, help="where the journals go (default: a temporary folder)"

@@ -1,4 +1,4 @@
-"""The Consume stream: it delivers rows to its consumers as their credit allows, and takes acknowledgements."""
+"""The Consume stream: it delivers rows to its consumers as credit allows, and takes acknowledgements."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SURE_S: Final = 0.05
 
 
 class ConsumeStream:
-    """The consumers of one stream: number 0 alone, or many with other numbers. A second thread reads requests.
-    The thread of the call writes: the consumers take turns, a batch or an answer each.
+    """The consumers of one stream: number 0 alone, or many with other numbers. A second thread reads
+    requests. The thread of the call writes: the consumers take turns, a batch or an answer each.
     """
 
     def __init__(self, engine: Engine, streams: LiveStreams, places: Places) -> None:
@@ -152,9 +152,10 @@ class ConsumeStream:
     def _take(self, request: ConsumeRequest) -> None:
         number = request.consumer
         if bool(number) is self._is_single:
+            first = "0, which has it alone" if self._is_single else "1 or above, and 0 is none of them"
             raise InvalidRequest(
-                f"a message for consumer {number} on a stream that began with "
-                f"{'consumer 0: it has no others' if self._is_single else 'another: number all of them from 1'}"
+                f"a message for consumer {number} on a stream that began with consumer {first}: "
+                "open another stream"
             )
         if request.HasField("open"):
             self._open(request)

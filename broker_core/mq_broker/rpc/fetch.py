@@ -10,8 +10,8 @@ import grpc
 from mq_broker.core.commands import ReleaseView, ResolveFetch, RowsView
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.rpc.bounds import LiveStreams
-from mq_broker.rpc.stream_consumer import ignore
 from mq_broker.rpc.status import abort
+from mq_broker.rpc.stream_consumer import ignore
 from mq_wire import envelope, framing
 from mq_wire.errors import DataLost, InvalidRequest, JournalDamaged
 from mq_wire.limits import RECORDS_ROWS_MAX

@@ -6,7 +6,7 @@ import functools
 import logging
 import queue
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -85,8 +85,8 @@ class _Answer(NamedTuple):
 
 
 class StreamConsumer:
-    """One session. Three threads: the stream's reader calls `open`, `start`, `take_in` and `close`, its writer
-    `turn` and, in the end, `abandon`; the engine's hands over rows and replies.
+    """One session. Three threads: the stream's reader calls `open`, `start`, `take_in` and `close`; its
+    writer `turn` and, in the end, `abandon` and `release`; the engine's hands over rows and replies.
 
     Args:
         parts: of the stream.
@@ -108,7 +108,7 @@ class StreamConsumer:
         self._items: deque[RowsView | _Answer] = deque()
         self._is_ready = True  # whether it is in line; nothing is sent before `start`
         self._is_closing = False
-        self._sending: Iterator[bytes] | None = None  # of the view that is being sent
+        self._sending: Generator[bytes] | None = None  # of the view that is being sent
         self._left: RowsView | None = None  # what of that view has not been sent without a gap, and of it
         self._sent = 0  # so many rows were
 
@@ -153,7 +153,7 @@ class StreamConsumer:
             unsent.append(replace(self._left, selection=selection.slice(self._sent, selection.rows)))
         self._engine.submit(CloseSession(self.session, goodbye, tuple(unsent)), ignore)
         if sending is not None:
-            sending.close()  # type: ignore[attr-defined]
+            sending.close()
         self._parts.pace.give()
 
     def release(self) -> None:
@@ -274,7 +274,7 @@ class StreamConsumer:
     def turn(self) -> Iterator[bytes]:
         """Yields the next message, if there is one, and goes to the end of the line if there may be more."""
         if self._sending is not None and self._is_closing:
-            self._sending.close()  # type: ignore[attr-defined]
+            self._sending.close()
             self._sending = None
         if self._sending is None and self._items:
             item = self._items.popleft()
@@ -309,8 +309,8 @@ class StreamConsumer:
         if not was_over:
             yield answer.message
 
-    def _batches(self, view: RowsView) -> Iterator[bytes]:
-        """Yields the messages of a view, each with the credit that it took: all together, what the view took."""
+    def _batches(self, view: RowsView) -> Generator[bytes]:
+        """Yields the messages of a view, each with the credit that it took: together what the view took."""
         self._left, self._sent = view, 0
         left_bytes = view.size_bytes
         reckoned, pace = size_of(view), self._parts.pace

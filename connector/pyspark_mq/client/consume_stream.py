@@ -1,9 +1,9 @@
-"""The Consume stream of a connection: all its consumers share it. A broker that cannot do that gets a stream for
-each.
+"""The Consume stream of a connection: all its consumers share it. A broker that cannot do that gets a stream
+for each.
 
-Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`). The
-reader never waits for an application: each consumer has granted what may come. Consumers that have something to
-say take turns.
+Two threads: gRPC's, which pulls requests (`_requests`), and ours, which reads what the broker sends (`_run`).
+The reader never waits for an application: each consumer has granted what may come. Consumers that have
+something to say take turns.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _STALE_TIMERS_MAX: Final = 64
 
 
 def stream_for_one_more(connection: Connection, queue: str) -> ConsumeStream:
-    """Returns the stream for a new consumer: the one that all of the connection share, or one of its own where
-    the broker is known to be too old for that.
+    """Returns the stream for a new consumer: the one that all of the connection share, or one of its own
+    where the broker is known to be too old for that.
     """
     hello = connection.known_hello
     if hello is not None and SHARED not in hello.features:
@@ -42,8 +42,8 @@ def stream_for_one_more(connection: Connection, queue: str) -> ConsumeStream:
 
 
 class ConsumeStream:
-    """One stream, and the consumers that share it. `lock` guards all of it; who holds a consumer's lock may take
-    it, never the other way round.
+    """One stream, and the consumers that share it. `lock` guards all of it; who holds a consumer's lock may
+    take it, never the other way round.
 
     Args:
         connection: used, and left open.
@@ -119,8 +119,8 @@ class ConsumeStream:
             return number
 
     def leave(self, member: Consuming, until: float) -> None:
-        """Takes a consumer off. The last one waits until then for the stream's orderly end; a broker that does
-        not answer is not waited for.
+        """Takes a consumer off. The last one waits until then for the stream's orderly end; a broker that
+        does not answer is not waited for.
         """
         with self.lock:
             self._members.pop(member, None)

@@ -1,8 +1,8 @@
-"""One consumer, between the application and the stream that it shares: what was delivered, what is to be said,
-and what went wrong.
+"""One consumer, between the application and the stream that it shares: what was delivered, what is to be
+said, and what went wrong.
 
-Three threads: the application's, which waits on `_arrived`; the stream's sending side, which asks what is to be
-said (`next_request`); and its reader, which hands over what the broker says (`take`, `broke`).
+Three threads: the application's, which waits on `_arrived`; the stream's sending side, which asks what is to
+be said (`next_request`); and its reader, which hands over what the broker says (`take`, `broke`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pyspark_mq.client.sessions import Session
 
 
 class Line(Protocol):
-    """A stream, as its consumers see it: see `ConsumeStream`. Its methods are called with the consumer's lock,
-    but `leave`.
+    """A stream, as its consumers see it: see `ConsumeStream`. Its methods are called with the consumer's
+    lock, but `leave`.
 
     Attributes:
         hello: what the broker of the present stream said of itself.

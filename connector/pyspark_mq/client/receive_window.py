@@ -29,8 +29,8 @@ from pyspark_mq.client.outstanding import Offsets, Outstanding, Ranges
 #: at a time would make the broker's deliveries ever smaller, more time would leave more rows uncharged when
 #: this process is killed.
 _REPORT_S: Final = 0.1
-#: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is to come. An exact session
-#: grants as many; of any other one nothing more is to be read.
+#: Prefetch is counted in rows. Rows may be large: beyond so many bytes nothing more is to come. An exact
+#: session grants as many; of any other one nothing more is read.
 _BUFFER_BYTES_MAX: Final = 64 << 20
 _UNLIMITED_BYTES: Final = 1 << 62
 #: Deliveries of so few rows are put together before their ranges are made.
