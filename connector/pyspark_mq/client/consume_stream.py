@@ -223,6 +223,8 @@ class ConsumeStream:
                 with self.lock:
                     if turn.request is not None:
                         self._put(member)
+                    elif member.is_done:
+                        self._members.pop(member, None)
                     else:
                         self._remind(member, turn.wake_at)
                 if turn.request is not None:

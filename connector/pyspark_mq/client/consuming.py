@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from mq_wire import errors
 from mq_wire.errors import (
@@ -23,12 +23,13 @@ from mq_wire.errors import (
     StorageFailed,
     Unsupported,
 )
-from mq_wire.v1 import admin_pb2, consume_pb2
+from mq_wire.v1 import consume_pb2
 from pyspark_mq.client import forks
 from pyspark_mq.client.acknowledging import Verb
 from pyspark_mq.client.arguments import check_timeout
 from pyspark_mq.client.asking import Asking, Waiting, wait_time
 from pyspark_mq.client.connection import Connection
+from pyspark_mq.client.consume_line import Line
 from pyspark_mq.client.conversation import Conversation, Turn
 from pyspark_mq.client.healing_stream import LAST_WORDS_S
 from pyspark_mq.client.log import LOG
@@ -36,44 +37,6 @@ from pyspark_mq.client.message import Delivery
 from pyspark_mq.client.outstanding import Ranges
 from pyspark_mq.client.receive_window import NEVER, ReceiveWindow, Taken
 from pyspark_mq.client.sessions import Session
-
-
-class Line(Protocol):
-    """A stream, as its consumers see it: see `ConsumeStream`. Its methods are called with the consumer's
-    lock, but `leave`.
-
-    Attributes:
-        hello: what the broker of the present stream said of itself.
-        life: number of the present stream.
-    """
-
-    hello: admin_pb2.HelloResponse
-    life: int
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether this is the thread that reads it."""
-        ...
-
-    def join(self, member: Consuming) -> None:
-        """Adds a consumer."""
-        ...
-
-    def wake(self, member: Consuming) -> None:
-        """The consumer may have something to say."""
-        ...
-
-    def number_for(self, member: Consuming, life: int) -> int | None:
-        """Returns what the consumer is called on the stream of that life; None where that is over."""
-        ...
-
-    def heals(self, error: MqError) -> bool:
-        """Whether another attempt may succeed."""
-        ...
-
-    def leave(self, member: Consuming, until: float) -> None:
-        """Without the lock: takes a consumer off. The last one waits so long for the stream's orderly end."""
-        ...
 
 
 class Consuming:
@@ -210,8 +173,7 @@ class Consuming:
             self._warned = True
             warnings.warn(
                 f"queue {self.queue!r}: {self._window.max_unacknowledged:,} messages were handed over and "
-                f"not acknowledged, which is "
-                "max_unacknowledged: no more will come; acknowledge, or raise it",
+                "not acknowledged, which is max_unacknowledged: no more will come; acknowledge, or raise it",
                 stacklevel=5,
             )
 
@@ -281,8 +243,7 @@ class Consuming:
                     if left <= 0:
                         raise SendOutcomeUnknown(
                             f"acknowledgements on queue {self.queue!r} were not confirmed within {timeout} "
-                            f"s: "
-                            "they may count or not; flush again"
+                            "s: they may count or not; flush again"
                         )
                     self._arrived.wait(wait_time(left))
             finally:
@@ -325,12 +286,8 @@ class Consuming:
         """The session is over: what it delivered goes to somebody else."""
         lost = self._window.close()
         if lost and not self._ended:
-            self._fail(
-                SessionClosed(
-                    f"{lost} acknowledged rows of queue {self.queue!r} may be delivered again: {why} "
-                    f"before that was confirmed"
-                )
-            )
+            rows = f"{lost} acknowledged rows of queue {self.queue!r}"
+            self._fail(SessionClosed(f"{rows} may be delivered again: {why} before that was confirmed"))
         self.session.ended = why
         self.away_since = time.monotonic()
         self._talk.asks.interrupted()
@@ -373,6 +330,11 @@ class Consuming:
         with self.lock:
             self._over(why if heals else str(error), error, heals=heals)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it wants no stream any more."""
+        return self._talk.number is None and (self._ended or self._broken is not None)
+
     def _over(self, why: str, error: MqError | None, *, heals: bool) -> None:
         if self._talk.over(why):
             self._drop_session(why)
@@ -386,12 +348,8 @@ class Consuming:
 
     def _tell_if_busy(self, error: MqError | None) -> None:
         if isinstance(error, Busy) and not isinstance(self.trouble, Busy):
-            LOG.warning(
-                "queue %r: the broker at %s refuses to deliver and is asked again: %s",
-                self.queue,
-                self._connection.endpoint,
-                error,
-            )
+            place = f"queue {self.queue!r}: the broker at {self._connection.endpoint}"
+            LOG.warning("%s refuses to deliver and is asked again: %s", place, error)
 
     def take(self, header: consume_pb2.ConsumeHeader, records: memoryview, line: Line) -> None:
         """Takes in what the broker says."""
@@ -400,9 +358,9 @@ class Consuming:
             if header.delivery.rows:
                 self._deliver(talk.delivered(header, records))
             return
-        failure = (
-            errors.from_code(header.error.code, header.error.message) if header.HasField("error") else None
-        )
+        failure: MqError | None = None
+        if header.HasField("error"):
+            failure = errors.from_code(header.error.code, header.error.message)
         with self.lock:
             if header.closed:
                 self._closed(failure, line)
