@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from mq_broker.core.commands import CloseSession, Drain
+from mq_broker.core.commands import CloseSession, Drain, SessionEnd
 from mq_broker.rpc.bounds import Budget, LiveStreams, host_of
 from mq_broker.rpc.caller import client_of
 from mq_broker.rpc.places import Places
@@ -192,7 +192,7 @@ class ConsumeStream:
             if not is_late:
                 self._consumers[number] = consumer
         if is_late:
-            self._give_back([consumer], goodbye=False)
+            self._give_back([consumer], SessionEnd.LOST)
         else:
             consumer.start()
 
@@ -212,17 +212,22 @@ class ConsumeStream:
             self._is_closed = True
             consumers = list(self._consumers.values())
             self._consumers.clear()
-        broken = self._left.is_set() or self._fatal is not None or self._streams.stopping
-        self._give_back(consumers, goodbye=self._goodbye and not broken)
+        end = SessionEnd.LOST
+        if not self._left.is_set():
+            if self._streams.stopping:
+                end = SessionEnd.BROKER
+            elif self._goodbye and self._fatal is None:
+                end = SessionEnd.GOODBYE
+        self._give_back(consumers, end)
 
-    def _give_back(self, consumers: list[StreamConsumer], *, goodbye: bool) -> None:
+    def _give_back(self, consumers: list[StreamConsumer], end: SessionEnd) -> None:
         """Closes the sessions of consumers that are no longer in the table."""
-        if not goodbye:
+        if end is not SessionEnd.GOODBYE:
             for consumer in consumers:
                 self._engine.submit(Drain(consumer.session, 0), ignore)
             self._until_handled()
         for consumer in consumers:
-            consumer.abandon(goodbye=goodbye)
+            consumer.abandon(end)
         self._until_handled()
         for consumer in consumers:
             consumer.release()

@@ -21,6 +21,7 @@ from mq_broker.core.commands import (
     Release,
     ReleaseView,
     RowsView,
+    SessionEnd,
 )
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.log import say
@@ -140,18 +141,19 @@ class StreamConsumer:
         if not self._is_closing and parts.unanswered.take(1):
             parts.asked += 1
             self._is_closing = True
-            self._engine.submit(CloseSession(self.session, goodbye=True), self._closed)
+            self._engine.submit(CloseSession(self.session, SessionEnd.GOODBYE), self._closed)
 
-    def abandon(self, *, goodbye: bool) -> None:
-        """The stream has ended: gives back what the session holds. Without `goodbye` the session has no
+    def abandon(self, end: SessionEnd) -> None:
+        """The stream has ended: gives back what the session holds. Without a goodbye the session has no
         credit by now, so that no row comes after those that are known here.
         """
+        is_goodbye = end is SessionEnd.GOODBYE
         sending, self._sending = self._sending, None
-        unsent = [] if goodbye else [item for item in self._items if isinstance(item, RowsView)]
-        if not goodbye and self._left is not None and self._sent < self._left.selection.rows:
+        unsent = [] if is_goodbye else [item for item in self._items if isinstance(item, RowsView)]
+        if not is_goodbye and self._left is not None and self._sent < self._left.selection.rows:
             selection = self._left.selection
             unsent.append(replace(self._left, selection=selection.slice(self._sent, selection.rows)))
-        self._engine.submit(CloseSession(self.session, goodbye, tuple(unsent)), ignore)
+        self._engine.submit(CloseSession(self.session, end, tuple(unsent)), ignore)
         if sending is not None:
             sending.close()
         self._parts.pace.give()
