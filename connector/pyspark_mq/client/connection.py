@@ -140,8 +140,7 @@ class Connection:
         """A pickled connection arrives as the receiving process's shared one."""
         return Connection.shared, (str(self.address),)
 
-    # -- life
-    # --------------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
@@ -166,11 +165,8 @@ class Connection:
         """Closes the channel; calls and streams under way end with ClientClosed."""
         with self._lock:
             self._closed = True
-            links, self._link, self._retired = (
-                [*self._retired, *([self._link] if self._link else [])],
-                None,
-                [],
-            )
+            links = [*self._retired, *([self._link] if self._link else [])]
+            self._link, self._retired = None, []
             if self._errors is not None:
                 self._errors.put(None)
         for link in links:
@@ -215,8 +211,7 @@ class Connection:
         """Identity of the broker's data, 16 bytes; asks the broker on first use."""
         return self.hello().cluster_id
 
-    # -- calls
-    # --------------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------
 
     def call(
         self,

@@ -14,15 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mq_wire import errors
-from mq_wire.errors import (
-    Busy,
-    ClientClosed,
-    MqError,
-    SendOutcomeUnknown,
-    SessionClosed,
-    StorageFailed,
-    Unsupported,
-)
+from mq_wire.errors import Busy, ClientClosed, MqError, SendOutcomeUnknown, SessionClosed, StorageFailed
 from mq_wire.v1 import consume_pb2
 from pyspark_mq.client import forks
 from pyspark_mq.client.acknowledging import Verb
@@ -205,7 +197,7 @@ class Consuming:
             for session, _ in rows:
                 self._check_session(session)
                 if verb is not Verb.ACKNOWLEDGE and not session.can_release:
-                    raise Unsupported(
+                    raise errors.Unsupported(
                         f"the broker at {self._connection.endpoint} is too old to take single messages of "
                         f"queue {self.queue!r} back: update it, or close the consumer, which gives back what "
                         "is not acknowledged"
@@ -290,7 +282,6 @@ class Consuming:
             self._fail(SessionClosed(f"{rows} may be delivered again: {why} before that was confirmed"))
         self.session.ended = why
         self.away_since = time.monotonic()
-        self._talk.asks.interrupted()
         self._arrived.notify_all()
 
     # -- for the stream ------------------------------------------------------------------------------------
@@ -336,6 +327,7 @@ class Consuming:
         return self._talk.number is None and (self._ended or self._broken is not None)
 
     def _over(self, why: str, error: MqError | None, *, heals: bool) -> None:
+        self._talk.asks.interrupted()  # a question may have been sent behind an opening that was refused
         if self._talk.over(why):
             self._drop_session(why)
         if heals:
