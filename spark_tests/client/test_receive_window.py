@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mq_wire import envelope
+from mq_wire.v1 import consume_pb2
 from mq_wire.v1.common_pb2 import RowsHeader
-from mq_wire.v1.consume_pb2 import ConsumeRequest
+from mq_wire.v1.consume_pb2 import ConsumeRequest, PartitionRanges
 from pyspark_mq.client import receive_window
+from pyspark_mq.client.acknowledging import Verb
 from pyspark_mq.client.message import Delivery
 from pyspark_mq.client.outstanding import Ranges
 from pyspark_mq.client.receive_window import NEVER, ReceiveWindow
@@ -33,8 +36,13 @@ def records(rows: int) -> bytes:
     return data
 
 
+#: Of credit, that each row takes.
+ROW_BYTES = 100
+
+
 def delivery(first: int, rows: int, serial: int = 1, partition: int = 0) -> Delivery:
     header = RowsHeader(
+        credit_bytes=ROW_BYTES * rows,
         partition=partition,
         rows=rows,
         columns=envelope.VALUE,
@@ -57,7 +65,7 @@ def sent(window: ReceiveWindow, now: float = 0.0, *, last: bool = False) -> Cons
     return request
 
 
-def acknowledged(request: ConsumeRequest) -> dict[int, list[int]]:
+def offsets(partitions: Iterable[PartitionRanges]) -> dict[int, list[int]]:
     """Partition -> offsets."""
     return {
         each.partition: [
@@ -65,16 +73,23 @@ def acknowledged(request: ConsumeRequest) -> dict[int, list[int]]:
             for first, last in np.frombuffer(each.ranges, "<i8").reshape(-1, 2).tolist()
             for offset in range(first, last)
         ]
-        for each in request.acknowledge.partitions
+        for each in partitions
     }
+
+
+def acknowledged(request: ConsumeRequest) -> dict[int, list[int]]:
+    """Partition -> offsets."""
+    return offsets(request.acknowledge.partitions)
 
 
 # -- the rules, one by one ---------------------------------------------------------------------------------
 
 
-def opened(prefetch: int = 10, max_unacknowledged: int = 100, rows: int = 0) -> ReceiveWindow:
+def opened(
+    prefetch: int = 10, max_unacknowledged: int = 100, rows: int = 0, *, exact: bool = False
+) -> ReceiveWindow:
     window = ReceiveWindow(prefetch, max_unacknowledged)
-    window.open()
+    window.open(exact=exact)
     if rows:
         window.deliver(delivery(0, rows))
         window.start()
@@ -145,6 +160,52 @@ def test_a_crowd_of_bytes_stops_the_reader_until_one_is_finished(monkeypatch: py
     assert not window.is_crowded
 
 
+def test_an_exact_session_names_the_rows_and_gives_bytes_back_with_the_delivery() -> None:
+    window = opened(prefetch=50, rows=4, exact=True)
+    window.deliver(delivery(10, 2, serial=2))
+    hand_over(window, 3)
+    request = sent(window, 1.0)
+    assert (offsets(request.handed_over.partitions), request.credit.rows) == ({0: [0, 1, 2]}, 3)
+    assert not request.credit.bytes, "the delivery is still in memory"
+    hand_over(window, 2, now=1.0)
+    request = sent(window, 2.0)
+    assert (offsets(request.handed_over.partitions), request.credit.rows) == ({0: [3, 10]}, 2)
+    assert request.credit.bytes == 4 * ROW_BYTES
+    hand_over(window, 1, now=2.0)
+    request = sent(window, 2.0, last=True)
+    assert offsets(request.handed_over.partitions) == {0: [11]}
+    assert not request.HasField("credit"), "nothing is granted any more"
+    assert not sent(window, 2.0, last=True).ListFields()
+
+
+def test_half_of_the_bytes_are_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive_window, "_BUFFER_BYTES_MAX", 4 * ROW_BYTES)
+    window = opened(prefetch=1000, rows=2, exact=True)
+    window.deliver(delivery(10, 20, serial=2))
+    assert not window.is_crowded, "who shares a stream never stops reading"
+    assert hand_over(window, 2)
+    assert window.wake_at == 0.0
+    assert sent(window).credit.bytes == 2 * ROW_BYTES
+
+
+def test_acknowledged_and_released_rows_leave_together_and_two_kinds_of_release_apart() -> None:
+    window = opened(rows=4, exact=True)
+    hand_over(window, 4)
+    window.acknowledge(0, ranges(0), 0.0)
+    window.acknowledge(0, ranges(1), 0.0, Verb.RELEASE_UNCOUNTED)
+    window.acknowledge(0, ranges(2, 3), 0.0, Verb.RELEASE)
+    one, two, three = (sent(window, 1.0) for _ in range(3))
+    assert acknowledged(one) == {0: [0]}
+    assert [each.settle.verb for each in (one, two)] == [consume_pb2.RELEASE] * 2
+    assert [each.settle.uncounted for each in (one, two)] == [False, True]
+    assert [offsets(each.settle.partitions) for each in (one, two)] == [{0: [2, 3]}, {0: [1]}]
+    assert not three.ListFields()
+    for request_id in (one.acknowledge.request_id, one.settle.request_id, two.settle.request_id):
+        assert window.unconfirmed
+        window.confirmed(request_id, 1, 2.0)
+    assert not window.unconfirmed
+
+
 def test_cumulative_acknowledgement_takes_what_was_handed_over_and_is_left() -> None:
     window = opened(prefetch=100)
     one, other = delivery(0, 3), delivery(3, 3, serial=2)
@@ -185,7 +246,9 @@ class Row:
     delivery: Delivery
     place: int
     handed: bool = False
-    acknowledged: bool = False
+    told: bool = False  # to the broker, that it was handed over
+    acknowledged: bool = False  # or released
+    verb: Verb = Verb.ACKNOWLEDGE
     request: int = 0  # that carried its acknowledgement
     confirmed: bool = False
 
@@ -193,8 +256,9 @@ class Row:
 class WindowMachine(RuleBasedStateMachine):
     """Broker and application do as they like, within their rights."""
 
-    @initialize(prefetch=st.integers(1, 12), limit=st.integers(1, 20))
-    def begin(self, prefetch: int, limit: int) -> None:
+    @initialize(prefetch=st.integers(1, 12), limit=st.integers(1, 20), exact=st.booleans())
+    def begin(self, prefetch: int, limit: int, exact: bool) -> None:
+        self.exact = exact
         self.prefetch, self.limit = prefetch, limit
         self.window = ReceiveWindow(prefetch, limit)
         self.now = 0.0
@@ -205,7 +269,8 @@ class WindowMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.rows: list[Row] = []
-        self.credit = self.first = self.window.open()[0]
+        self.credit, self.credit_bytes = self.window.open(exact=self.exact)
+        self.first, self.first_bytes = self.credit, self.credit_bytes
         assert self.credit == min(self.prefetch, self.limit)
         self.reported = 0
 
@@ -222,6 +287,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.next_offset[partition] += count
         self.serial += 1
         self.credit -= count
+        self.credit_bytes -= ROW_BYTES * count
         made = delivery(first, count, self.serial, partition)
         self.window.deliver(made)
         self.rows += [Row(partition, first + place, made, place) for place in range(count)]
@@ -271,16 +337,18 @@ class WindowMachine(RuleBasedStateMachine):
             row.handed = True
 
     @precondition(lambda self: bool(self.those(handed=True, acknowledged=False)))
-    @rule(data=st.data())
-    def acknowledge(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), release=st.booleans())
+    def acknowledge(self, data: st.DataObject, release: bool) -> None:
+        verb = Verb.RELEASE if release and self.exact else Verb.ACKNOWLEDGE
         left = self.those(handed=True, acknowledged=False)
         partition = data.draw(st.sampled_from(sorted({row.partition for row in left})))
         chosen = data.draw(
             st.sets(st.sampled_from([r.offset for r in left if r.partition == partition]), min_size=1)
         )
-        self.window.acknowledge(partition, ranges(*sorted(chosen)), self.now)
+        self.window.acknowledge(partition, ranges(*sorted(chosen)), self.now, verb)
         for row in left:
             row.acknowledged = row.partition == partition and row.offset in chosen
+            row.verb = verb if row.acknowledged else row.verb
 
     @precondition(lambda self: bool(self.those(handed=True)))
     @rule(data=st.data())
@@ -307,22 +375,40 @@ class WindowMachine(RuleBasedStateMachine):
         credit = request.credit.rows
         self.reported += credit
         assert self.reported <= handed, "only what was handed over is charged"
+        self.check_handed_over(request, is_all=last)
         if last:
-            assert self.reported == handed, "and in the end all of it"
+            assert self.exact or self.reported == handed, "and in the end all of it"
+            assert not self.exact or not request.HasField("credit")
         else:
             self.credit += credit
+            self.credit_bytes += request.credit.bytes
             assert self.window.wake_at > self.now, "what was due has left, or waits for something else"
         assert is_due or last or not request.ListFields()
-        if request.HasField("acknowledge"):
-            self.unanswered.append(request.acknowledge.request_id)
-            gathered = self.those(acknowledged=True, request=0)
-            expected: dict[int, list[int]] = {}
-            for row in gathered:
-                row.request = request.acknowledge.request_id
-                expected.setdefault(row.partition, []).append(row.offset)
-            assert acknowledged(request) == expected
+        for part, verb in ((request.acknowledge, Verb.ACKNOWLEDGE), (request.settle, Verb.RELEASE)):
+            if part.request_id:
+                self.unanswered.append(part.request_id)
+                gathered = self.those(acknowledged=True, request=0, verb=verb)
+                expected: dict[int, list[int]] = {}
+                for row in gathered:
+                    row.request = part.request_id
+                    expected.setdefault(row.partition, []).append(row.offset)
+                assert offsets(part.partitions) == expected
         if last:
             self.end_session()
+
+    def check_handed_over(self, request: ConsumeRequest, *, is_all: bool) -> None:
+        """Exactly the rows that were handed over since the last report are named, each once."""
+        if not self.exact:
+            assert not request.HasField("handed_over")
+            return
+        new: dict[int, list[int]] = {}
+        for row in self.those(handed=True, told=False):
+            new.setdefault(row.partition, []).append(row.offset)
+        named = offsets(request.handed_over.partitions)
+        assert named == new if is_all else named in ({}, new)
+        if named:
+            for row in self.those(handed=True):
+                row.told = True
 
     @rule(then_grant=st.booleans())
     def all_is_done(self, then_grant: bool) -> None:
@@ -354,6 +440,16 @@ class WindowMachine(RuleBasedStateMachine):
         handed, confirmed = len(self.those(handed=True)), len(self.those(confirmed=True))
         if handed > self.reported and self.first + self.reported < confirmed + self.limit:
             assert self.window.report_due != NEVER
+        if self.exact and self.those(handed=True, told=False):
+            assert self.window.report_due != NEVER
+
+    @invariant()
+    def bytes_come_back_once_their_delivery_is_handed_over(self) -> None:
+        waiting = {id(row.delivery) for row in self.those(handed=False)}
+        held = sum(ROW_BYTES for row in self.rows if id(row.delivery) in waiting)
+        assert not self.exact or self.credit_bytes + held <= self.first_bytes
+        if self.exact and self.window.report_due == NEVER:
+            assert self.credit_bytes + held == self.first_bytes
 
     @invariant()
     def it_knows_what_it_waits_for(self) -> None:

@@ -163,7 +163,7 @@ class ReceiveWindow:
         delivery = self.current
         self._note_handed_over(delivery)
         self.current, self._current_from = None, 0
-        self._bytes_due += delivery.credit_bytes
+        self._bytes_due += delivery.credit_bytes if self._exact else 0
         self._finished_rows += delivery.rows
         was_crowded = self._buffer_bytes > _BUFFER_BYTES_MAX
         self._buffer_bytes -= delivery.size
