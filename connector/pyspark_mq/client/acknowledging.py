@@ -24,15 +24,16 @@ class Verb(enum.Enum):
     RELEASE_UNCOUNTED = "release, and count no failed attempt"
 
 
-#: One request carries one kind of release.
-_RELEASES: Final = (Verb.RELEASE, Verb.RELEASE_UNCOUNTED)
+#: Ranges by partition.
+_Gathered = dict[int, list[Ranges]]
 
 
 class Acknowledgements:
     """Free of locks and clocks: time is an argument."""
 
     def __init__(self) -> None:
-        self._gathered: dict[Verb, dict[int, list[Ranges]]] = {}
+        self._gathered: _Gathered = {}
+        self._released: dict[Verb, _Gathered] = {}
         self._count = 0
         self._unconfirmed: dict[int, int] = {}  # request id -> rows
         self._request_id = 0
@@ -40,11 +41,12 @@ class Acknowledgements:
 
     def __bool__(self) -> bool:
         """Whether any are gathered or on their way."""
-        return bool(self._gathered or self._unconfirmed)
+        return bool(self._gathered or self._released or self._unconfirmed)
 
     def gather(self, partition: int, ranges: Ranges, now: float, verb: Verb = Verb.ACKNOWLEDGE) -> bool:
         """Takes some; returns whether who sends them must be woken."""
-        self._gathered.setdefault(verb, {}).setdefault(partition, []).append(ranges)
+        gathered = self._gathered if verb is Verb.ACKNOWLEDGE else self._released.setdefault(verb, {})
+        gathered.setdefault(partition, []).append(ranges)
         self._count += 1
         if self._count == 1:
             self._due = min(self._due, now + _LINGER_S)
@@ -63,27 +65,26 @@ class Acknowledgements:
     @property
     def wake_at(self) -> float:
         """When something must leave; it waits for a confirmation where too many are on their way."""
-        return self._due if self._gathered and self._may_leave else _NEVER
+        return self._due if (self._gathered or self._released) and self._may_leave else _NEVER
 
     def fill(self, request: consume_pb2.ConsumeRequest, now: float, *, last: bool) -> None:
-        """Puts what is due into a request. Where it does not take all, the rest stays due."""
-        if not self._gathered or not (last or (self._due <= now and self._may_leave)):
+        """Puts what is due into a request; of releases only one kind, and the other stays due."""
+        is_due = last or (self._due <= now and self._may_leave)
+        if not is_due or not (self._gathered or self._released):
             return
         self._due, self._count = _NEVER, 0
-        rows = self._gathered.pop(Verb.ACKNOWLEDGE, None)
-        if rows is not None:
-            self._put(request.acknowledge, rows)
-        verb = next((verb for verb in _RELEASES if verb in self._gathered), None)
-        if verb is not None:
+        if self._gathered:
+            self._put(request.acknowledge, self._gathered)
+            self._gathered = {}
+        if self._released:
+            verb = next(iter(self._released))
             request.settle.verb = consume_pb2.RELEASE
             request.settle.uncounted = verb is Verb.RELEASE_UNCOUNTED
-            self._put(request.settle, self._gathered.pop(verb))
-        if self._gathered:
+            self._put(request.settle, self._released.pop(verb))
+        if self._released:
             self._due = 0.0
 
-    def _put(
-        self, part: consume_pb2.AcknowledgeRows | consume_pb2.SettleRows, gathered: dict[int, list[Ranges]]
-    ) -> None:
+    def _put(self, part: consume_pb2.AcknowledgeRows | consume_pb2.SettleRows, gathered: _Gathered) -> None:
         self._request_id += 1
         part.request_id = self._request_id
         rows = 0
@@ -99,11 +100,10 @@ class Acknowledgements:
 
     def drop(self) -> int:
         """Forgets all, since the session is over; returns how many rows were not confirmed."""
+        gathered = [self._gathered, *self._released.values()]
         rows = sum(self._unconfirmed.values()) + sum(
-            ranges.rows
-            for gathered in self._gathered.values()
-            for parts in gathered.values()
-            for ranges in parts
+            ranges.rows for each in gathered for parts in each.values() for ranges in parts
         )
-        self._gathered, self._count, self._unconfirmed, self._due = {}, 0, {}, _NEVER
+        self._gathered, self._released, self._unconfirmed = {}, {}, {}
+        self._count, self._due = 0, _NEVER
         return rows

@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import numpy as np
+
 from mq_wire.v1.common_pb2 import RowsHeader
 from pyspark_mq.client.columns import Rows
+from pyspark_mq.client.outstanding import Ranges
 from pyspark_mq.client.sessions import Session
 
 __all__ = ["Delivery", "Message"]
@@ -34,6 +37,14 @@ class Delivery(Rows):
         self.size, self.credit_bytes = len(records), header.credit_bytes
         self._lists: dict[str, list[Any]] = {}
         self.values: list[bytes] = []  # filled when messages are handed over one by one
+
+    def ranges(self, first: int, last: int) -> Ranges:
+        """Returns the offsets of rows [first, last)."""
+        header = self._header
+        if header.offsets:
+            return Ranges.of(self.offsets[first:last])
+        base = header.base_offset
+        return Ranges(np.array([base + first], np.int64), np.array([base + last], np.int64))
 
     def list(self, name: str) -> list[Any]:
         """Returns a column as Python values; converted once per delivery, not once per message."""

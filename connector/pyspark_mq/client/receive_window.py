@@ -18,12 +18,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import numpy as np
-
 from mq_wire.v1 import consume_pb2
 from pyspark_mq.client.acknowledging import Acknowledgements, Verb
 from pyspark_mq.client.message import Delivery
-from pyspark_mq.client.outstanding import Offsets, Outstanding, Ranges
+from pyspark_mq.client.outstanding import Outstanding, Ranges
 
 #: Rows that were handed over are reported when they are half of the prefetch, or after so long: less credit
 #: at a time would make the broker's deliveries ever smaller, more time would leave more rows uncharged when
@@ -33,8 +31,6 @@ _REPORT_S: Final = 0.1
 #: session grants as many; of any other one nothing more is read.
 _BUFFER_BYTES_MAX: Final = 64 << 20
 _UNLIMITED_BYTES: Final = 1 << 62
-#: Deliveries of so few rows are put together before their ranges are made.
-_SMALL_ROWS: Final = 64
 NEVER: Final = float("inf")
 #: A delivery, and first row and number of its rows that are handed over together.
 Taken = tuple[Delivery, int, int]
@@ -81,7 +77,7 @@ class ReceiveWindow:
         self._buffered: deque[Delivery] = deque()
         self._outstanding = Outstanding()
         self._acknowledgements = Acknowledgements()
-        self._handed_over: list[tuple[int, Offsets]] = []  # and not reported: partition, offsets
+        self._handed_over: list[tuple[int, Ranges]] = []  # and not reported; with their partitions
         self._exact = False
         self._finished_rows = self._granted = self._reported = self._confirmed_rows = 0
         self._told = self._current_from = self._buffer_bytes = self._bytes_due = 0
@@ -235,24 +231,18 @@ class ReceiveWindow:
         if self.current is not None:
             self._note_handed_over(self.current)
         self._told = self._handed_rows
-        noted, self._handed_over = self._handed_over, []
-        small: dict[int, list[Offsets]] = {}
         parts: dict[int, list[Ranges]] = {}
-        for partition, offsets in noted:
-            if len(offsets) <= _SMALL_ROWS:
-                small.setdefault(partition, []).append(offsets)
-            else:
-                parts.setdefault(partition, []).append(Ranges.of(offsets))
-        for partition, few in small.items():
-            parts.setdefault(partition, []).append(Ranges.of(np.concatenate(few)))
-        for partition, ranges in parts.items():
-            request.handed_over.partitions.add(partition=partition, ranges=Ranges.union(ranges).to_bytes())
+        for partition, ranges in self._handed_over:
+            parts.setdefault(partition, []).append(ranges)
+        self._handed_over = []
+        for partition, handed in parts.items():
+            request.handed_over.partitions.add(partition=partition, ranges=Ranges.union(handed).to_bytes())
 
     def _note_handed_over(self, delivery: Delivery) -> None:
         """Notes what of the current delivery was handed over since the last time."""
         first, last = self._current_from, delivery.next_row
         if self._exact and first < last:
-            self._handed_over.append((delivery.partition, delivery.offsets[first:last]))
+            self._handed_over.append((delivery.partition, delivery.ranges(first, last)))
             self._current_from = last
 
     @property
