@@ -107,8 +107,8 @@ CONTENT: Final = (
         (
             Change(
                 snapshot.restore,
-                "by_kind.setdefault(kind, []).append((which, parts.number_of(key), body))",
-                "parts.number_of(key) or by_kind.setdefault(kind, []).append((which, 0, body))",
+                "by_kind.setdefault(kind, []).append((key, body))",
+                "parts.number_of(key) or by_kind.setdefault(kind, []).append((key, body))",
             ),
         ),
         "model",

@@ -13,8 +13,7 @@ from mq_broker.core.command_table import COMMANDS
 from mq_broker.core.facets import stored_facets
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
-from mq_wire.errors import JournalDamaged
-from mq_wire.store.v1.store_pb2 import Entry
+from mq_broker.core.stored import entry_of
 
 
 class Broker:
@@ -61,19 +60,13 @@ class Broker:
         """Applies one entry of the journal at recovery.
 
         Raises:
-            JournalDamaged: the entry is of a version that this broker does not know.
+            DataDirectoryUnusable: a newer version wrote the entry.
         """
-        entry = Entry.FromString(bytes(header))
-        kind = entry.WhichOneof("what")
-        if kind is None:
-            raise JournalDamaged(
-                "the journal holds an entry that this version does not know: start the newer broker that "
-                "wrote it"
-            )
+        entry = entry_of(header)
         if body is None:
             apply.apply(self.state, entry, None)
         else:
-            records = getattr(entry, kind).records
+            records = getattr(entry, str(entry.WhichOneof("what"))).records
             apply.apply(self.state, entry, apply.Body(place, stored_facets(records, body)))
 
     def holders_of_space(self) -> str:

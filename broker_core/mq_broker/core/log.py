@@ -10,7 +10,8 @@ import numpy as np
 from pyroaring import BitMap64
 
 from mq_broker.core.selection import Selection, offsets_array
-from mq_wire.errors import JournalDamaged
+from mq_broker.core.stored import newer
+from mq_wire import envelope
 
 
 class Place(Protocol):
@@ -70,16 +71,18 @@ def frames_of(data: bytes, frame_bytes: int) -> np.ndarray:
     """Returns the frames that a snapshot keeps, each in so many bytes (0 = as version 0.1.0 wrote them).
 
     Raises:
-        JournalDamaged: a newer version wrote them.
+        DataDirectoryUnusable: a newer version wrote them.
     """
-    if frame_bytes == FRAME.itemsize:
-        return np.frombuffer(data, FRAME)
-    if frame_bytes:
-        raise JournalDamaged(
-            f"a snapshot keeps frames in {frame_bytes} bytes each, this version in {FRAME.itemsize}: "
-            "start the newer broker that wrote it"
-        )
-    known = np.frombuffer(data, _FRAME_1)
+    layout = {0: _FRAME_1, FRAME.itemsize: FRAME}.get(frame_bytes)
+    if layout is None:
+        raise newer(f"the snapshot has an index of frames with {frame_bytes} bytes each")
+    if len(data) % layout.itemsize:
+        raise newer(f"the snapshot has an index of {len(data)} bytes, for frames of {layout.itemsize} each")
+    known = np.frombuffer(data, layout)
+    if (known["columns"] & ~np.uint32(envelope.ALL_COLUMNS)).any():
+        raise newer(f"the snapshot has an index of frames with columns {int(known['columns'].max()):#x}")
+    if layout is FRAME:
+        return known
     frames = np.zeros(len(known), FRAME)
     for name in _FRAME_1.names or ():
         frames[name] = known[name]

@@ -15,12 +15,13 @@ What connected consumers hold counts as ready: their sessions do not outlive the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+from google.protobuf.message import Message
 from pyroaring import BitMap64
 
-from mq_broker.core import audit_parts, consumer_parts, owners, parts, retention
+from mq_broker.core import audit_parts, consumer_parts, owners, parts, retention, stored
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.facets import restored
 from mq_broker.core.log import FRAME, KeptPlace, frames_of
@@ -30,7 +31,6 @@ from mq_broker.core.staged import StagedFrame, StagedSet, bare
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Subscription, lanes_of
 from mq_broker.core.touching import CHUNK_BITS
-from mq_wire.errors import JournalDamaged
 from mq_wire.store.v1 import store_pb2 as store
 
 #: Frames of one piece: 2 MiB.
@@ -39,6 +39,8 @@ _FRAMES: Final = 1 << 15
 _PRODUCERS: Final = 1000
 #: Offsets of one bitmap of rows whose bytes are damaged: 4 MiB at most.
 _QUARANTINED_BITS: Final = 25
+
+_Part = TypeVar("_Part", bound=Message)
 
 
 def take(state: State, kept: Iterable[str]) -> tuple[list[tuple[str, bytes]], set[str]]:
@@ -233,52 +235,54 @@ def _staged_element(frame: StagedFrame) -> bytes:
 
 
 def restore(state: State, found: Iterator[tuple[str, bytes]]) -> None:
-    """Fills a fresh state from the parts of a snapshot."""
-    by_kind: dict[str, list[tuple[list[str], int, bytes]]] = {}
+    """Fills a fresh state from the parts of a snapshot.
+
+    Raises:
+        DataDirectoryUnusable: a newer version wrote it.
+    """
+    by_kind: dict[str, list[tuple[str, bytes]]] = {}
     for key, body in found:
-        kind, *which = part_of(key).split("/")
-        by_kind.setdefault(kind, []).append((which, parts.number_of(key), body))
+        kind, _, _ = part_of(key).partition("/")
+        by_kind.setdefault(kind, []).append((key, body))
+    stored.check_keys(part_of(key) for pieces in by_kind.values() for key, _ in pieces)
     format_1: list[store.MarkerPart] = []
-    for _, body in _in_order(by_kind.pop("broker", [])):
-        broker = store.BrokerPart.FromString(body)
+    for _, broker in _in_order(store.BrokerPart, by_kind.get("broker", [])):
         _restore_broker(state, broker)
         format_1.extend(broker.markers)
-    for _, body in _in_order(by_kind.pop("queries", [])):
-        owners.restore_queries(state, store.QueriesPart.FromString(body))
-    for _, body in _in_order(by_kind.pop("markers", [])):
-        owners.restore_markers(state, store.MarkersPart.FromString(body))
-    for which, body in _in_order(by_kind.pop("log", [])):
-        _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], store.LogPart.FromString(body))
+    for _, queries in _in_order(store.QueriesPart, by_kind.get("queries", [])):
+        owners.restore_queries(state, queries)
+    for _, markers in _in_order(store.MarkersPart, by_kind.get("markers", [])):
+        owners.restore_markers(state, markers)
+    for which, log in _in_order(store.LogPart, by_kind.get("log", [])):
+        _restore_log(state.by_number[int(which[0])].partitions[int(which[1])], log)
     state.audits.restore(p.audit for d in state.by_number.values() for p in d.partitions)
     format_1_rows = set()
-    for which, body in _in_order(by_kind.pop("rows", [])):
+    for which, rows in _in_order(store.RowsPart, by_kind.get("rows", [])):
         destination, number = state.by_number[int(which[0])], int(which[1])
-        part = store.RowsPart.FromString(body)
-        _restore_rows(destination, number, part)
-        if part.frames and not part.frame_bytes:
+        _restore_rows(destination, number, rows)
+        if rows.frames and not rows.frame_bytes:
             format_1_rows.add(destination.partitions[number])
     for partition in format_1_rows:
         partition.log.count_sparse()
-    for which, body in _in_order(by_kind.pop("consumers", [])):
-        consumer_parts.restore(state.by_number[int(which[0])], store.ConsumersPart.FromString(body))
+    for which, consumers in _in_order(store.ConsumersPart, by_kind.get("consumers", [])):
+        consumer_parts.restore(state.by_number[int(which[0])], consumers)
     state.consumers_total = sum(d.durable_consumers for d in state.by_number.values())
-    for _, body in _in_order(by_kind.pop("staged", [])):
-        _restore_staged(state, store.StagedPart.FromString(body))
-    if by_kind:
-        raise JournalDamaged(
-            f"a snapshot has parts of kinds that this version does not know "
-            f"({', '.join(sorted(by_kind))}): start the newer broker that "
-            "wrote it"
-        )
+    for _, staged in _in_order(store.StagedPart, by_kind.get("staged", [])):
+        _restore_staged(state, staged)
     owners.derive_committed(state, format_1)
 
 
-def _in_order(pieces: list[tuple[list[str], int, bytes]]) -> list[tuple[list[str], bytes]]:
-    """Returns pieces part by part, and those of a part as they were cut."""
-    # Numbers have no leading zeros, and tokens one length: this is the order of numbers, and any order of
-    # tokens.
-    ordered = sorted(pieces, key=lambda piece: ([(len(at), at) for at in piece[0]], piece[1]))
-    return [(which, body) for which, _, body in ordered]
+def _in_order(kind: type[_Part], pieces: list[tuple[str, bytes]]) -> Iterator[tuple[list[str], _Part]]:
+    """Yields pieces part by part, and those of a part as they were cut: names in the key, and the piece."""
+
+    def place(piece: tuple[str, bytes]) -> tuple[list[tuple[int, str]], int]:
+        # Numbers have no leading zeros, and tokens one length: this is the order of numbers, and any order of
+        # tokens.
+        key = piece[0]
+        return [(len(at), at) for at in part_of(key).split("/")[1:]], parts.number_of(key)
+
+    for key, body in sorted(pieces, key=place):
+        yield part_of(key).split("/")[1:], stored.part_of(kind, key, body)
 
 
 def _restore_broker(state: State, part: store.BrokerPart) -> None:

@@ -30,6 +30,7 @@ from mq_wire.errors import DataDirectoryUnusable, StorageFailed, StoreFull
 #: what it does not know.
 FORMAT_VERSION: Final = 3
 _FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))
+_KEYS: Final = frozenset(("cluster", "created", "format", "journal"))
 _IDENTITY: Final = "identity"
 _COPY: Final = "identity.copy"
 _REMEDY: Final = "`mq repair` puts it right, or restore it from a copy"
@@ -81,6 +82,11 @@ def decode_identity(data: bytes, path: Path) -> Identity:
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise DataDirectoryUnusable(f"{path}: the checksum is wrong: {_REMEDY}")
+        if content.keys() - _KEYS:
+            raise _Unknown(
+                f"{path} has {', '.join(sorted(content.keys() - _KEYS))}, which this program does not know: "
+                "start the version of mq broker that wrote it, or a newer one"
+            )
         return Identity(UUID(content["cluster"]), UUID(content["journal"]), bool(content["created"]), version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryUnusable(f"{path} is not an identity file ({error!r}): {_REMEDY}") from error

@@ -20,7 +20,7 @@ from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile, read_in
 from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
 from mq_broker.journal.recovery import JournalPosition
-from mq_wire.errors import JournalDamaged
+from mq_wire.errors import DataDirectoryUnusable, JournalDamaged
 
 #: Buffers are written together once they have this size.
 _WRITE_BYTES: Final = 1 << 20
@@ -119,7 +119,12 @@ class PackReader:
         self._seed = frames.seed_of(uuid)
 
     def manifest(self, number: int) -> Manifest:
-        """Returns the manifest of snapshot `number`. Raises JournalDamaged if it is missing or damaged."""
+        """Returns the manifest of snapshot `number`.
+
+        Raises:
+            JournalDamaged: it is missing or damaged.
+            DataDirectoryUnusable: a newer version wrote it.
+        """
         view = self._map(manifest_name(number))
         _read_in(view, 0, len(view), manifest_name(number))
         frame = frames.decode(view, number, 0, self._seed)
@@ -132,10 +137,16 @@ class PackReader:
                 f"{manifest_name(number)}, position {frame.body_position}: the table of contents is damaged"
             )
         content = json.loads(bytes(body))
-        return Manifest(
-            number,
-            JournalPosition(**content["position"]),
-            {key: Place(*place) for key, *place in content["parts"]},
+        try:
+            position, parts = content.pop("position"), content.pop("parts")
+            if not content:
+                places = {key: Place(*place) for key, *place in parts}
+                return Manifest(number, JournalPosition(**position), places)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            content = {str(error): None}
+        raise DataDirectoryUnusable(
+            f"{manifest_name(number)} has a table of contents that this version does not know "
+            f"({', '.join(content)}): start the newer mq broker that wrote it; nothing was changed"
         )
 
     def parts(self, manifest: Manifest, places: dict[str, Place]) -> Iterator[tuple[str, bytes]]:

@@ -21,10 +21,10 @@ from mq_broker.core.facets import facets_of, stored_facets
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array
 from mq_broker.core.staged import StagedFrame, StagedSet
+from mq_broker.core.stored import entry_of
 from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import Place
 from mq_broker.repair.gaps import Gaps, Key
-from mq_wire.errors import DataDirectoryUnusable
 from mq_wire.store.v1 import store_pb2 as store
 
 
@@ -42,13 +42,13 @@ class Replay:
         self.damaged: set[tuple[int, int]] = set()
 
     def entry(self, header: bytes | memoryview, body: memoryview | None, place: Place | None) -> None:
-        """Applies one entry. If `body` is None and `place` is not, the bytes of the body are damaged."""
-        entry = store.Entry.FromString(bytes(header))
-        kind = entry.WhichOneof("what")
-        if kind is None:
-            raise DataDirectoryUnusable(
-                "the journal has an entry that this version does not know: use the newer mq that wrote it"
-            )
+        """Applies one entry. If `body` is None and `place` is not, the bytes of the body are damaged.
+
+        Raises:
+            DataDirectoryUnusable: a newer version wrote the entry.
+        """
+        entry = entry_of(header)
+        kind = str(entry.WhichOneof("what"))
         handler = _HANDLERS.get(kind)
         given = self._body(entry, kind, body, place) if place is not None else None
         if handler is not None:
