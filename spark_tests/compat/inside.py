@@ -17,7 +17,8 @@ from pyroaring import BitMap64
 
 from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.durable_consumer import Plan
+from mq_broker.core.durable_consumer import Past, Plan
+from mq_broker.core.query import Query
 from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Backlog
@@ -81,8 +82,12 @@ def _entries(directory: DataDirectory) -> Iterator[str]:
     loaded = SnapshotStore(directory.snapshot_disk, identity.journal).load()
     for key, body in [] if loaded is None else loaded[1]:
         yield f"part {key.partition('/')[0]}"
-        if key.startswith("rows/") and store.RowsPart.FromString(bytes(body)).sparse:
-            yield "part rows, of moved frames"
+        if key.startswith("rows/"):
+            rows = store.RowsPart.FromString(bytes(body))
+            if rows.sparse:
+                yield "part rows, of moved frames"
+            if rows.frames and not rows.frame_bytes:
+                yield "part rows, of format 1"
         if key.startswith("log/") and store.LogPart.FromString(bytes(body)).quarantined:
             yield "part log, of damaged rows"
     journal, turns = Journal.recover(
@@ -107,12 +112,33 @@ def _state(state: State) -> dict[str, Any]:
         "fenced_batches": sorted(
             [q.query_id, q.fenced_through] for q in state.queries.values() if q.fenced_through is not None
         ),
+        "plans_cut": state.plans_cut,
+        "queries": {query.query_id: _query(query) for query in state.queries.values()},
         "markers": {
-            f"{owner} -> {target}": {"version": marker.version, "run_id": marker.run_id, "rows": marker.rows}
+            f"{owner} -> {target}": {
+                "version": marker.version,
+                "run_id": marker.run_id,
+                "rows": marker.rows,
+                "query_id": marker.query_id,
+                "time_us": marker.time_us,
+            }
             for (owner, target), marker in state.markers.items()
         },
         "staged": {token.hex(): _staged(state, held) for token, held in state.staged.items()},
         "destinations": {name: _destination(destination) for name, destination in state.by_name.items()},
+    }
+
+
+def _query(query: Query) -> dict[str, Any]:
+    return {
+        "reads": {str(batch): plans for batch, plans in query.reads.items()},
+        "readers": {
+            str(number): [reader.spark_run_id, reader.run, reader.incarnation.hex()]
+            for number, reader in query.readers.items()
+        },
+        "epochs": {repr(target): epoch for target, epoch in query.epochs.items()},
+        "fenced_through": query.fenced_through,
+        "committed": query.committed,
     }
 
 
@@ -137,6 +163,7 @@ def _staged(state: State, held: StagedSet) -> dict[str, Any]:
             }
         )
     about = {"epoch": held.epoch, "query_id": held.query_id, "batch_id": held.batch_id, "run_id": held.run_id}
+    about["target"] = held.target
     return about | {"last_time_us": held.last_time_us, "rows": held.rows, "frames": frames}
 
 
@@ -152,6 +179,9 @@ def _destination(destination: Destination) -> dict[str, Any]:
             incarnation.hex(): [successor.hex(), name]
             for incarnation, (successor, name, *_) in destination.queue.ended.items()
         },
+        "ended_shared": sorted(
+            incarnation.hex() for incarnation, ended in destination.queue.ended.items() if ended.shared
+        ),
         "consumers": {
             incarnation.hex(): {
                 "name": consumer.name,
@@ -164,6 +194,8 @@ def _destination(destination: Destination) -> dict[str, Any]:
                 "floor": _keys(consumer.boundary(consumer.last_past)),
                 "acknowledged_plan": consumer.acknowledged_plan,
                 "plans": {str(plan.number): _plan(plan) for plan in consumer.plans.values()},
+                "lowest_boundary": _keys(consumer.floor),
+                "past": {str(past.number): _past(past) for past in consumer.past.values()},
             }
             for incarnation, consumer in destination.queue.consumers.items()
         },
@@ -198,7 +230,15 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "failed_attempts": plan.failed_attempts,
         "batches": [list(batch) for batch in sorted(plan.batches)],
         "assignments": assignments,
+        "serial": plan.serial,
+        "committed": plan.committed,
+        "emptied": plan.emptied,
     }
+
+
+def _past(past: Past) -> dict[str, Any]:
+    about = {"serial": past.serial, "returned": past.returned, "used": past.used}
+    return about | {"end": _keys(past.end), "numbers": _keys(past.numbers)}
 
 
 def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
@@ -213,6 +253,12 @@ def _partition(partition: Partition, backlog: Backlog) -> dict[str, Any]:
         "quarantined": [*partition.quarantined],
         "frames": index.bases.tolist(),
         "frame_times_us": index.frames["time_us"].tolist(),
+        "frame_columns": {
+            name: index.frames[name].tolist()
+            for name in ("span", "rows", "columns", "priority", "shift", "crc")
+        },
+        "frame_producers": [index.producers[number] for number in index.frames["producer"].tolist()],
+        "sparse": {str(base): [*left] for base, left in index.sparse.items()},
         "producers": {
             name: {
                 "epoch": mark.epoch,

@@ -14,6 +14,7 @@ from mq_broker import LocalBroker
 _CENTURY_S: Final = 100 * 365 * 86_400
 HERE: Final = pathlib.Path(__file__).resolve().parent
 V1: Final = HERE / "v1"
+V2: Final = HERE / "v2"
 WHEEL: Final = V1 / "pyspark_mq-0.1.0-py3-none-any.whl"
 #: What a process leaves in a directory that is not state.
 _NOT_KEPT: Final = {"lock", "spark-home"}
@@ -35,16 +36,16 @@ def unpack(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name: str, version: pathlib.Path = V1) -> dict[str, Any]:
     """Returns what was written down when `name` was made."""
-    loaded: dict[str, Any] = json.loads((V1 / f"{name}.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads((version / f"{name}.json").read_text(encoding="utf-8"))
     return loaded
 
 
-def save(name: str, content: dict[str, Any]) -> None:
+def save(name: str, content: dict[str, Any], version: pathlib.Path = V1) -> None:
     """Writes the expectation, short lists on one line each so that a reader finds something."""
     text = json.dumps(content, indent=1, sort_keys=True)
-    (V1 / f"{name}.json").write_text(_flat_lists(text) + "\n", encoding="utf-8")
+    (version / f"{name}.json").write_text(_flat_lists(text) + "\n", encoding="utf-8")
 
 
 def differences(actual: Any, expected: Any, path: str = "") -> list[str]:
