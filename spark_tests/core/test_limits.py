@@ -320,7 +320,7 @@ def test_runs_that_are_over_are_forgotten() -> None:
         scene.handle(Tick())
     scene.handle(HoldRun(0))
     scene.handle(Tick())
-    assert len(scene.broker.state.silent_runs) == 1
+    assert len(scene.broker.state.presence.silent) == 1
 
 
 def test_what_is_kept_is_measured_by_the_clock_that_only_grows() -> None:

@@ -19,7 +19,9 @@ from mq_broker.core import (
 )
 from mq_broker.core.durable_consumer import Consumer, Plan
 from mq_broker.core.markers import Markers
+from mq_broker.core.presence import Presence
 from mq_broker.core.staged import StagedSets
+from mq_broker.core.timers import Timers
 from spark_tests.planted.queue_bugs import _early
 from spark_tests.support.planting import Bug, Change
 
@@ -153,8 +155,8 @@ SOURCE: Final = (
         (
             Change(
                 ranges._return_unread,
-                "if consumer.run == run and not plan.read_by_run",
-                "if consumer.run == run",
+                "for plan in consumer.pending() if not plan.read_by_run",
+                "for plan in consumer.pending()",
             ),
         ),
         "simulation",
@@ -165,10 +167,8 @@ SOURCE: Final = (
         (
             Change(
                 ranges._return_unread,
-                "unread = [plan.number for plan in consumer.pending() if consumer.run == run and not "
-                "plan.read_by_run]",
-                "unread = [plan.number for plan in consumer.plans.values() if consumer.run == run and not "
-                "plan.read_by_run]",
+                "for plan in consumer.pending() if not plan.read_by_run",
+                "for plan in consumer.plans.values() if not plan.read_by_run",
             ),
         ),
         "simulation",
@@ -176,7 +176,13 @@ SOURCE: Final = (
     Bug(
         "the end of an older run gives back what a newer one planned",
         "closing a stream that hung looks at the consumer, not at the run",
-        (Change(ranges._return_unread, "if consumer.run == run and", "if consumer.run >= run and"),),
+        (
+            Change(
+                Presence.of_run,
+                "for key in list(self._consumers.get(run, ())):",
+                "for key in [k for r in self._consumers if r >= run for k in self._consumers[r]]:",
+            ),
+        ),
         "model",
     ),
     Bug(
@@ -401,7 +407,25 @@ SINK: Final = (
     Bug(
         "sets expire while they are written",
         "a staged set lives from its first batch on, not from its last",
-        (Change(staging.expire, "if held.seen_us < limit:", "if held.frames:"),),
+        (
+            Change(
+                StagedSets.see,
+                "self._seen.set(token, now_us)",
+                "token in self._seen or self._seen.set(token, now_us)",
+            ),
+        ),
+        "model",
+    ),
+    Bug(
+        "what is touched never ends",
+        "a timer that is set again leaves the heap, and is in no heap from then on",
+        (
+            Change(
+                Timers.set,
+                "self._due[key] = (due_us, self._number)",
+                "known = key in self._due\nself._due[key] = (due_us, self._number)\nif known:\n    return",
+            ),
+        ),
         "model",
     ),
 )

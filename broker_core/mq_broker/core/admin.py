@@ -179,7 +179,7 @@ def stats(ledger: Ledger, request: admin.StatsRequest) -> admin.StatsResponse:
         duplicate_rows=totals.duplicates,
         destinations=len(state.by_name),
         sessions=len(state.sessions),
-        runs=len(state.held_runs),
+        runs=len(state.presence.held),
         staged_rows=state.staged.rows,
     )
     if not request.destination:

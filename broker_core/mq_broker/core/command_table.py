@@ -105,7 +105,7 @@ def _room_of_publish(request: command.Publish) -> Room:
 
 
 def _given_back(state: State, request: Any) -> int:
-    return _RETURNED_BYTES * sum(destination.durable_consumers for destination in state.consuming())
+    return _RETURNED_BYTES * state.consumers_total
 
 
 def _bytes_of_request(state: State, request: produce_pb2.CommitStagedRequest) -> int:

@@ -83,7 +83,7 @@ def _info(ledger: Ledger, destination: Destination, consumer: Consumer) -> wire.
         consumer=consumer.name,
         incarnation=consumer.incarnation,
         run=consumer.run,
-        connected=consumer.run in ledger.state.held_runs,
+        connected=consumer.run in ledger.state.presence.held,
         unacknowledged_rows=sum(plan.rows for plan in pending),
         read_rows=sum(plan.rows for plan in pending if plan.read_by_run),
         oldest_unacknowledged_ms=max(

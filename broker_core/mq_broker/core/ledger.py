@@ -108,6 +108,7 @@ class Ledger:
             self.notices.append(self._notice(kind, entry))
         self.entries += 1
         apply(self.state, entry, None)
+        self.state.presence.note(kind, getattr(entry, kind))
 
     def _notice(self, kind: str, entry: Entry) -> Notice:
         if kind == "marker_forgotten":

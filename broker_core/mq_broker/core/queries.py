@@ -102,7 +102,7 @@ def join(ledger: Ledger, destination: Destination, reading: Reading) -> None:
     is_other = who.run != known.run
     # One checkpoint that is read by two runs is no second reader: the newer run fences the older. And Spark's
     # run is its job group, which a program may set: then it says something only while both are there.
-    is_alive = {who.run, known.run} <= state.held_runs
+    is_alive = {who.run, known.run} <= state.presence.held
     if (
         is_other
         and not (known.incarnation and who.incarnation)

@@ -39,8 +39,7 @@ def hold_run(ledger: Ledger, command: HoldRun) -> int:
     if command.run > state.epoch:
         raise InvalidRequest(f"run {command.run} was never given by this broker: hold run 0 for a new one")
     run = command.run or staging.take_epoch(ledger).epoch
-    state.held_runs.add(run)
-    state.silent_runs.pop(run, None)
+    state.presence.hold(run)
     return run
 
 
@@ -49,41 +48,34 @@ def close_run(ledger: Ledger, command: CloseRun) -> None:
 
     Where the disk is full that is left to `watch_runs`.
     """
-    ledger.state.held_runs.discard(command.run)
-    ledger.state.silent_runs.pop(command.run, None)
+    ledger.state.presence.release(command.run)
     with contextlib.suppress(StoreFull):
         _return_unread(ledger, command.run)
 
 
 def _return_unread(ledger: Ledger, run: int) -> None:
-    for destination in ledger.state.consuming():
-        for consumer in destination.queue.consumers.values():
-            unread = [
-                plan.number for plan in consumer.pending() if consumer.run == run and not plan.read_by_run
-            ]
-            if unread:
-                ledger.record(
-                    plans_returned={
-                        "destination": destination.number,
-                        "incarnation": consumer.incarnation,
-                        "plans": unread,
-                    }
-                )
+    for destination, consumer in ledger.state.presence.of_run(run):
+        unread = [plan.number for plan in consumer.pending() if not plan.read_by_run]
+        if unread:
+            ledger.record(
+                plans_returned={
+                    "destination": destination.number,
+                    "incarnation": consumer.incarnation,
+                    "plans": unread,
+                }
+            )
 
 
 def watch_runs(ledger: Ledger) -> None:
     """Gives back what runs planned whose process did not come back within `run_grace_us` after this broker
     started.
     """
-    state = ledger.state
-    silent = {c.run for d in state.consuming() for c in d.queue.consumers.values()} - state.held_runs
-    state.silent_runs = {run: since for run, since in state.silent_runs.items() if run in silent}
-    for run in silent:
-        since = state.silent_runs.setdefault(run, ledger.monotonic_us)
-        if ledger.monotonic_us - since >= state.settings.run_grace_us:
-            _return_unread(ledger, run)
-            # Once is enough: what is read later by a zombie reads as nothing.
-            state.silent_runs[run] = ledger.monotonic_us
+    presence = ledger.state.presence
+    presence.look(ledger.monotonic_us)
+    for run in presence.silent.due(ledger.monotonic_us - ledger.state.settings.run_grace_us):
+        _return_unread(ledger, run)
+        # Once is enough: what is read later by a zombie reads as nothing.
+        presence.silent.set(run, ledger.monotonic_us)
 
 
 def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
@@ -94,24 +86,17 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
     `run_grace_us`: a query may be about to come back. Boundaries stay.
     """
     state = ledger.state
+    state.presence.look(ledger.monotonic_us)
     limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
-    alone: dict[bytes, int] = {}
-    for destination in state.consuming():
-        for consumer in destination.queue.consumers.values():
-            if not consumer.keeps or consumer.run in state.held_runs:
-                continue
-            since = alone[consumer.incarnation] = state.kept_since.get(
-                consumer.incarnation, ledger.monotonic_us
-            )
-            if ledger.monotonic_us - since >= limit:
-                ledger.record(
-                    plans_forgotten={
-                        "destination": destination.number,
-                        "incarnation": consumer.incarnation,
-                        "through": consumer.acknowledged_plan,
-                    }
-                )
-    state.kept_since = alone
+    for number, incarnation in state.presence.alone.due(ledger.monotonic_us - limit):
+        consumer = state.by_number[number].queue.consumers[incarnation]
+        ledger.record(
+            plans_forgotten={
+                "destination": number,
+                "incarnation": incarnation,
+                "through": consumer.acknowledged_plan,
+            }
+        )
 
 
 def open_range(ledger: Ledger, request: wire.OpenRangeRequest) -> wire.OpenRangeResponse:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, deque
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from mq_broker.core.audit import Range
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
+from mq_broker.core.timers import Timers
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1.store_pb2 import Staged
 
@@ -48,8 +48,6 @@ class StagedSet:
     #: What its commit will name; None where the client does not say: it may be any.
     target: str | None = None
     last_time_us: int = 0
-    #: The last sign of life by the clock of this process; None until that is known after a start.
-    seen_us: int | None = None
     rows: int = 0
     size_bytes: int = 0
     frames: list[StagedFrame] = field(default_factory=list)
@@ -105,7 +103,9 @@ class StagedSets:
     rows_of: Counter[int] = field(default_factory=Counter)
     queries: dict[str, QueryStaged] = field(default_factory=dict)
     _sets: dict[bytes, StagedSet] = field(default_factory=dict)
-    _looked_at: int = 0
+    #: The last sign of life of each set by the clock of this process. Not known of those that a start found.
+    _seen: Timers[bytes] = field(default_factory=Timers)
+    _unseen: dict[bytes, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -127,13 +127,18 @@ class StagedSets:
         """Returns the sets."""
         return self._sets.values()
 
-    def some(self, count: int) -> list[StagedSet]:
-        """Returns the next `count` sets, around and around: all of them where there are no more."""
-        if self._looked_at >= len(self._sets):
-            self._looked_at = 0
-        found = list(itertools.islice(self._sets.values(), self._looked_at, self._looked_at + count))
-        self._looked_at += count
-        return found
+    def see(self, token: bytes, now_us: int) -> None:
+        """Takes down a sign of life of a set."""
+        self._seen.set(token, now_us)
+        self._unseen.pop(token, None)
+
+    def unseen(self) -> list[StagedSet]:
+        """Returns the sets of which no sign of life is known."""
+        return [self._sets[token] for token in self._unseen]
+
+    def silent(self, since_us: int, count: int) -> list[bytes]:
+        """Returns the tokens of sets without a sign of life since then, of `count` at most."""
+        return self._seen.due(since_us - 1, count)
 
     def items(self) -> ItemsView[bytes, StagedSet]:
         """Returns (token, set)."""
@@ -151,6 +156,8 @@ class StagedSets:
     def add(self, held: StagedSet, frame: StagedFrame, time_us: int) -> None:
         """Adds a batch to a set, which is open from now on."""
         held.add(frame, time_us)
+        if held.token not in self._sets:
+            self._unseen[held.token] = None
         self._sets[held.token] = held
         self.queries.setdefault(held.query_id, QueryStaged()).tokens[held.token] = None
         self._count(held, frame, 1)
@@ -159,6 +166,8 @@ class StagedSets:
         """Ends a set; returns it, None where it was not open."""
         held = self._sets.pop(token, None)
         if held is not None:
+            self._seen.drop(token)
+            self._unseen.pop(token, None)
             for frame in held.frames:
                 self._count(held, frame, -1)
             known = self.queries[held.query_id]

@@ -29,9 +29,7 @@ from mq_wire.v1 import produce_pb2 as produce
 
 #: An epoch that no broker gave may come from the wire all the same.
 EPOCH_MAX = 2**64 - 1
-#: What a tick looks at and ends at most, so that nobody waits long and its entries stay small: the next tick
-#: goes on.
-_LOOKED_AT_MAX = 10_000
+#: What a tick ends at most, so that nobody waits long and its entries stay small: the next tick goes on.
 _EXPIRED_SETS_MAX = 1000
 _EXPIRED_MARKERS_MAX = 256
 
@@ -108,7 +106,7 @@ def stage(ledger: Ledger, command: Publish, destination: Destination) -> produce
     ledger.record_rows(
         Entry(time_us=ledger.now_us, staged=entry), command.records, command.records_crc, command.facets
     )
-    ledger.state.staged[staged.token].seen_us = ledger.monotonic_us
+    ledger.state.staged.see(staged.token, ledger.monotonic_us)
     return receipt
 
 
@@ -248,14 +246,10 @@ def expire(ledger: Ledger) -> None:
     How long a set was silent before a start only the wall clock knows. It may have jumped: half of the time
     counts at most.
     """
-    ttl_us = ledger.state.settings.staged_ttl_us
-    limit = ledger.monotonic_us - ttl_us
-    over = []
-    for held in ledger.state.staged.some(_LOOKED_AT_MAX):
-        if held.seen_us is None:
-            held.seen_us = ledger.monotonic_us - min(max(ledger.now_us - held.last_time_us, 0), ttl_us // 2)
-        if held.seen_us < limit:
-            over.append(held.token)
-    discard_sets(ledger, over[:_EXPIRED_SETS_MAX])
+    staged, ttl_us = ledger.state.staged, ledger.state.settings.staged_ttl_us
+    for held in staged.unseen():
+        silent_us = min(max(ledger.now_us - held.last_time_us, 0), ttl_us // 2)
+        staged.see(held.token, ledger.monotonic_us - silent_us)
+    discard_sets(ledger, staged.silent(ledger.monotonic_us - ttl_us, _EXPIRED_SETS_MAX))
     for owner, target in ledger.state.markers.over(ledger.now_us, _EXPIRED_MARKERS_MAX):
         ledger.record(marker_forgotten={"owner": owner, "target": target})

@@ -12,9 +12,11 @@ from mq_broker.core.commands import Settings
 from mq_broker.core.destination import Destination
 from mq_broker.core.frozen import Frozen, Shelf
 from mq_broker.core.markers import Markers
+from mq_broker.core.presence import Presence
 from mq_broker.core.query import Query
 from mq_broker.core.session import Session
 from mq_broker.core.staged import StagedSets
+from mq_broker.core.timers import Timers
 from mq_wire.errors import DestinationRecreated, MqError, UnknownDestination
 
 
@@ -26,7 +28,6 @@ class BrowseView:
     destination_id: bytes
     partitions: dict[int, Frozen]
     pins: frozenset[int]
-    last_used_us: int
 
 
 @dataclass(slots=True)
@@ -65,14 +66,13 @@ class State:
     # volatile
     sessions: dict[int, Session] = field(default_factory=dict)
     next_session: int = 0
-    held_runs: set[int] = field(default_factory=set)
-    silent_runs: dict[int, int] = field(default_factory=dict)
-    #: Since when consumers that have acknowledged everything are without a run that is held, by incarnation.
-    kept_since: dict[bytes, int] = field(default_factory=dict)
+    presence: Presence = field(init=False)
     #: No query was idle when room for another one was looked for, and nothing has changed since that could
     #: have made one idle.
     is_crowded: bool = False
     browses: dict[bytes, BrowseView] = field(default_factory=dict)
+    #: When each of them ends.
+    browses_end: Timers[bytes] = field(default_factory=Timers)
     shelf: Shelf = field(default_factory=Shelf)
     pins: Counter[int] = field(default_factory=Counter)
     totals: Totals = field(default_factory=Totals)
@@ -98,6 +98,7 @@ class State:
         settings = self.settings
         self.audits = AuditMemory(settings.anonymous_producers_max, settings.anonymous_producers_total_max)
         self.next_session = self.settings.first_session
+        self.presence = Presence(self.by_number)
 
     def stir(self, name: str, *, news: bool = True) -> None:
         """Lets the next dispatch look at a destination, and with `news` everybody who waits for rows

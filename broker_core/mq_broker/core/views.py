@@ -103,10 +103,14 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
         response.parts.add(partition=number, first=0, last=rows, rows=rows, bytes=frozen.rows_bytes)
     state.pins.update(pins)
     shelf.hold(list(parts.values()))
-    state.browses[handle] = BrowseView(
-        destination.name, destination.destination_id, parts, pins, ledger.monotonic_us
-    )
+    state.browses[handle] = BrowseView(destination.name, destination.destination_id, parts, pins)
+    _use(ledger, handle)
     return response
+
+
+def _use(ledger: Ledger, handle: bytes) -> None:
+    """A view is kept for a while after its last use."""
+    ledger.state.browses_end.set(handle, ledger.monotonic_us + ledger.state.settings.browse_ttl_us)
 
 
 def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
@@ -121,7 +125,7 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
     destination = state.by_name.get(view.destination) if view is not None else None
     if view is None or destination is None or destination.destination_id != view.destination_id:
         raise DataLost("this browse view is no longer kept: read the queue again")
-    view.last_used_us = ledger.monotonic_us
+    _use(ledger, opened.browse)
     if opened.partition not in view.partitions:
         return []
     frozen = view.partitions[opened.partition]
@@ -146,9 +150,10 @@ def browse(ledger: Ledger, opened: wire.OpenFetch) -> list[RowsView]:
 
 
 def expire_browses(ledger: Ledger) -> None:
-    limit = ledger.monotonic_us - ledger.state.settings.browse_ttl_us
-    for handle, view in list(ledger.state.browses.items()):
-        if view.last_used_us < limit:
-            del ledger.state.browses[handle]
-            unpin(ledger.state, view.pins)
-            ledger.state.shelf.drop(list(view.partitions.values()))
+    """Lets go of views whose time is over."""
+    state = ledger.state
+    for handle in state.browses_end.due(ledger.monotonic_us - 1):
+        state.browses_end.drop(handle)
+        view = state.browses.pop(handle)
+        unpin(state, view.pins)
+        state.shelf.drop(list(view.partitions.values()))
