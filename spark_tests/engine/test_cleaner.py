@@ -78,7 +78,7 @@ class Instance:
             rows=rows,
             columns=envelope.VALUE,
         )
-        if not self.journal.fits(records.size + 4096):
+        if not self.journal.space.fits(records.size + 4096):
             self.journal.commit()
         self.journal.reserve(records.size + 4096)
         self.turn(Publish(header, records, zlib.crc32(records), Facets(4)))
@@ -128,7 +128,7 @@ def test_survivors_move_and_segments_come_back() -> None:
         instance.views.clear()
         instance.housekeep()
     assert 6 * SEGMENT.segment_bytes < 200 * ROWS * 200, "the test must write many segments"
-    assert instance.journal.used_bytes() <= 6 * SEGMENT.segment_bytes
+    assert instance.journal.space.used_bytes() <= 6 * SEGMENT.segment_bytes
     assert min(live_segments(instance.broker.state)) > 2, "the survivors must have left the first segments"
 
     instance.journal.close()

@@ -75,10 +75,10 @@ def test_hundreds_of_starts_need_no_room(room: bool, rng: random.Random) -> None
     disk.restart("stop")
     for number in range(500):
         disk.restart("kill" if number % 100 else "cut")
-    used = disk.journal.used_bytes()
+    used = disk.journal.space.used_bytes()
     for _ in range(50):
         disk.restart("stop")
-    assert disk.journal.used_bytes() == used
+    assert disk.journal.space.used_bytes() == used
 
 
 def test_starts_with_a_little_work_each_go_on_for_ever(rng: random.Random) -> None:

@@ -100,7 +100,7 @@ def test_what_is_consumed_makes_room() -> None:
     small.acknowledge(0, small.sent * ROWS)
     small.seconds_pass(5)
     small.publish()
-    assert len(small.journal.segments()) < 4
+    assert len(small.journal.space.segments()) < 4
 
 
 def test_what_is_consumed_later_makes_room() -> None:

@@ -92,7 +92,7 @@ def prepared_with_room(rng: random.Random) -> tuple[Life, Journal]:
     while True:
         life = prepared(rng)
         journal = life.check()
-        if journal.fits(10_000):
+        if journal.space.fits(10_000):
             return life, journal
 
 
@@ -122,5 +122,5 @@ def test_without_writing_the_last_turn_again_it_would_be_lost(
 
 
 def _settle_without_rewriting(journal: Journal, last: object) -> None:
-    journal._segment = journal._segments[journal._position.segment]
-    journal._file = journal._disk.open(f"segment-{journal._segment.number:010d}.mqj")
+    segment = journal._tail.segment = journal._segments[journal._tail.position.segment]
+    journal._file = journal._disk.open(f"segment-{segment.number:010d}.mqj")

@@ -175,7 +175,7 @@ def test_a_missing_segment_before_the_start_is_space_reclaimed(rolled: Rolled) -
     disk.remove(segment_name(1))
     journal, recovered = recover(disk, start)
     assert recovered == [turn for turn in history if turn[0] > start.turn]
-    assert [number for number, _, _ in journal.segments()][:3] == [2, 3, 4]
+    assert [number for number, _, _ in journal.space.segments()][:3] == [2, 3, 4]
 
 
 def test_a_damaged_header_before_the_start_keeps_the_rest_readable(rolled: Rolled) -> None:
@@ -184,7 +184,7 @@ def test_a_damaged_header_before_the_start_keeps_the_rest_readable(rolled: Rolle
     start = next(position for position in positions if position.segment == 3)
     disk.flip(segment_name(2), 9)
     journal, _ = recover(disk, start)
-    first, second, third = journal.segments()[:3]
+    first, second, third = journal.space.segments()[:3]
     assert second[1] == third[1]
     assert first[2] >= before.segments()[0][2], "never reclaimed too early"
 

@@ -29,7 +29,7 @@ def test_publishes_are_refused_and_state_goes_on(rng: random.Random) -> None:
     journal = Journal.create(disk, TINY, UUID_1)
     with pytest.raises(StoreFull, match="consume and acknowledge"):
         fill(journal, rng)
-    assert len(journal.segments()) == 4, "two segments are kept back"
+    assert len(journal.space.segments()) == 4, "two segments are kept back"
     turn = journal.position.turn
     for _ in range(20):
         journal.reserve(128, for_state=True)
@@ -48,7 +48,7 @@ def test_reclaimed_segments_end_the_refusal(rng: random.Random) -> None:
     for _ in range(5):
         with pytest.raises(StoreFull):
             fill(journal, rng)
-        for number, _, _ in journal.segments()[:-1]:
+        for number, _, _ in journal.space.segments()[:-1]:
             journal.reclaim(number)
         write(journal, random_entries(rng))
 

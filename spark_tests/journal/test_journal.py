@@ -44,10 +44,13 @@ def test_many_turns_over_many_segments_come_back(rng: random.Random) -> None:
             history.append((write(journal, entries), entries))
         journal, recovered = recover(disk)
         assert recovered == history
-    numbers = [number for number, _, _ in journal.segments()]
+    numbers = [number for number, _, _ in journal.space.segments()]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > 5
-    firsts, lasts = [first for _, first, _ in journal.segments()], [last for _, _, last in journal.segments()]
+    firsts, lasts = (
+        [first for _, first, _ in journal.space.segments()],
+        [last for _, _, last in journal.space.segments()],
+    )
     assert firsts == [1, *(last + 1 for last in lasts[:-1])]
     assert lasts[-1] == journal.position.turn == journal.next_turn - 1
 
@@ -117,20 +120,20 @@ def test_places_come_back_with_recovery() -> None:
 
 def test_what_does_not_fit_goes_to_the_next_segment() -> None:
     journal = Journal.create(MemoryDisk(), TINY, UUID_1)
-    large = journal.turn_bytes_max - 512
-    assert not journal.fits(journal.turn_bytes_max - 128), "the segment has a turn already"
-    assert journal.fits(journal.turn_bytes_max - 512 - 128)
+    large = journal.space.turn_bytes_max - 512
+    assert not journal.space.fits(journal.space.turn_bytes_max - 128), "the segment has a turn already"
+    assert journal.space.fits(journal.space.turn_bytes_max - 512 - 128)
     journal.add(b"in hand")
-    assert not journal.fits(large)
+    assert not journal.space.fits(large)
     with pytest.raises(InternalError, match="commit"):
         journal.reserve(large)
     journal.commit()
     write(journal, [(b"", bytes(large))])
     assert journal.position.segment == 2
     with pytest.raises(LimitExceeded, match="segment_bytes"):
-        journal.reserve(journal.turn_bytes_max - 127)
-    journal.reserve(journal.turn_bytes_max - 128)
-    assert journal.fits(journal.turn_bytes_max - 128), "a whole segment is one turn"
+        journal.reserve(journal.space.turn_bytes_max - 127)
+    journal.reserve(journal.space.turn_bytes_max - 128)
+    assert journal.space.fits(journal.space.turn_bytes_max - 128), "a whole segment is one turn"
 
 
 def test_recovery_from_a_position_reads_what_is_behind_it(rng: random.Random) -> None:
@@ -170,12 +173,12 @@ def test_segments_come_back_through_the_pool_and_old_frames_stay_unseen(rng: ran
         assert recovered == [turn for turn in history if turn[0] > position.turn]
         disk = journal._disk  # type: ignore[assignment]
         position = journal.position
-        for number, _, _ in journal.segments()[:-1]:
+        for number, _, _ in journal.space.segments()[:-1]:
             journal.reclaim(number)
-        assert len(journal.segments()) == 1
+        assert len(journal.space.segments()) == 1
     names = disk.list_names()
     assert len(names) <= 1 + TINY.reserves + 2 * TINY.pool_segments
-    assert journal.used_bytes() == TINY.segment_bytes
+    assert journal.space.used_bytes() == TINY.segment_bytes
 
 
 def test_a_segment_that_was_given_back_is_gone(rng: random.Random) -> None:
@@ -267,7 +270,7 @@ def test_real_files_and_the_background_pool(tmp_path: Path, rng: random.Random) 
             (rng.randbytes(50), rng.randbytes(rng.choice([10, 100_000]))) for _ in range(rng.randint(1, 3))
         ]
         history.append((write(journal, entries), entries))
-    assert len(journal.segments()) > 3
+    assert len(journal.space.segments()) > 3
     journal.close()
     journal, turns = Journal.recover(disk, settings, UUID_1)
     kept = [(turn.number, turn.entries) for turn in turns if turn.entries]
@@ -312,7 +315,7 @@ def test_many_large_and_small_entries_in_one_turn(tmp_path: Path, rng: random.Ra
     entries: Entries = [
         (b"%d" % index, large[index % 100 :] if index % 2 else large[:10]) for index in range(2400)
     ]
-    assert size_of(entries) < journal.turn_bytes_max - FIRST_POSITION
+    assert size_of(entries) < journal.space.turn_bytes_max - FIRST_POSITION
     number = write(journal, entries)
     journal.close()
     journal, recovered = recover(disk, settings=settings)

@@ -67,7 +67,7 @@ WRITING: Final = (
             Change(
                 Journal._write,
                 "except OSError as error:\n    raise self._fail(error) from error",
-                "except OSError:\n    self._failure = self._hand = None\n    return",
+                "except OSError:\n    self._failure = self._tail.hand = None\n    return",
             ),
         ),
         "simulation",
@@ -269,7 +269,7 @@ READING: Final = (
         "stale turns stay reachable where generations meet",
         "the segment of a turn that was cut is not given back: what is in it stands where the next "
         "generation is looked for",
-        (Change(Journal._give_back_unused, "if segment.number > self._position.segment", "if False"),),
+        (Change(Journal._give_back_unused, "if segment.number > self._tail.position.segment", "if False"),),
         "journal lives",
     ),
 )

@@ -41,7 +41,7 @@ FULL: Final = (
     Bug(
         "new segments leave no room for snapshots",
         "the disk is full to the last byte when the first snapshot is needed",
-        (Change(Housekeeping.keep_room, "self._journal.keep_free(self._room_for(broker)[0])", "pass"),),
+        (Change(Housekeeping.keep_room, "self._journal.space.keep_free(self._room_for(broker)[0])", "pass"),),
         "full disk",
     ),
 )

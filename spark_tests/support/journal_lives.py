@@ -32,7 +32,7 @@ class Life:
             self.in_flight = None
             if self.rng.random() < 0.1:
                 self.position = journal.position
-                for segment, _, _ in journal.segments():
+                for segment, _, _ in journal.space.segments():
                     if segment < self.position.segment:
                         journal.reclaim(segment)
 

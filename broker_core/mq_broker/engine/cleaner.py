@@ -105,8 +105,8 @@ class Cleaner:
         if segment in state.pins or retention.holds_staged(state, segment):
             return False
         frames, size_bytes = retention.remains(state, segment)
-        if frames and size_bytes <= self._journal.size_of(segment) * LIVE_SHARE_MAX:
-            self._at_once = self._journal.is_short or self._journal.lacks_reserve
+        if frames and size_bytes <= self._journal.space.size_of(segment) * LIVE_SHARE_MAX:
+            self._at_once = self._journal.is_short or self._journal.space.lacks_reserve
             if self._at_once and not self._has_room(frames * _COPY_BYTES + size_bytes + size_bytes // 4):
                 return False
             self._candidates.clear()
@@ -117,9 +117,9 @@ class Cleaner:
 
     def _has_room(self, size_bytes: int) -> bool:
         """Says whether so much fits into one segment and leaves one that is kept back for state."""
-        if size_bytes <= self._journal.rest_bytes:
+        if size_bytes <= self._journal.space.rest_bytes:
             return True
-        if size_bytes > self._journal.state_bytes_max:
+        if size_bytes > self._journal.space.state_bytes_max:
             return False
         try:
             self._journal.reserve(size_bytes, for_state=True, left=1)

@@ -162,7 +162,7 @@ class Engine:
             answers: list[Any] = []
             self._handle(command, answers.append, self._now_us(), self._monotonic_us())
             self._finish_turn()
-            if self._journal.lacks_reserve:
+            if self._journal.space.lacks_reserve:
                 self._housekeeping.step(self._broker, self._now_us(), self._monotonic_us())
         except BrokerUnavailable:
             raise
@@ -330,7 +330,9 @@ class Engine:
 
     def _figures(self) -> JournalFigures:
         journal = self._journal
-        return JournalFigures(journal.position.turn, journal.used_bytes(), len(journal.segments()))
+        return JournalFigures(
+            journal.position.turn, journal.space.used_bytes(), len(journal.space.segments())
+        )
 
     def _finish_turn(self) -> None:
         """Writes and syncs, then answers, then hands out rows: nothing leaves before it is on disk."""
@@ -355,7 +357,7 @@ class Engine:
             events.tell(notices)
         if self._journal.is_short is not self._told_short:
             self._told_short = self._journal.is_short
-            events.tell_room(self._journal.is_short, self._journal.free_bytes())
+            events.tell_room(self._journal.is_short, self._journal.space.free_bytes())
 
     def _wake(self, destinations: set[str]) -> None:
         if not self._waiters:

@@ -161,7 +161,7 @@ class Housekeeping:
 
     def keep_room(self, broker: Broker) -> None:
         """New segments leave room for snapshots. Before a segment is asked for."""
-        self._journal.keep_free(self._room_for(broker)[0])
+        self._journal.space.keep_free(self._room_for(broker)[0])
 
     def _room_for(self, broker: Broker) -> tuple[int, int]:
         return room_for(
@@ -170,7 +170,7 @@ class Housekeeping:
 
     def _is_due(self, broker: Broker, time_us: int) -> bool:
         return self._changed_us is not None and (
-            self._journal.bytes_since(self._covered) >= self._settings.bytes
+            self._journal.space.bytes_since(self._covered) >= self._settings.bytes
             or time_us - self._changed_us >= self._settings.interval_us
             or broker.state.damage_found
         )
@@ -179,9 +179,9 @@ class Housekeeping:
         """Rows are refused, or state is written into what is kept back for it: what was consumed comes back
         now, and not when the next two snapshots would be due.
         """
-        if self._journal.lacks_reserve and self._is_behind():
+        if self._journal.space.lacks_reserve and self._is_behind():
             return True
-        if not (self._journal.is_short or self._journal.lacks_reserve) or time_us < self._relief_due_us:
+        if not (self._journal.is_short or self._journal.space.lacks_reserve) or time_us < self._relief_due_us:
             return False
         self._relief_due_us = time_us + _RELIEF_US
         return not self.reclaim(broker) and not self._cleaner.busy and self._is_behind()
@@ -192,7 +192,7 @@ class Housekeeping:
         """
         older = self._store.older_position()
         return (
-            self._journal.segments()[0][0] if older is None else older.segment
+            self._journal.space.segments()[0][0] if older is None else older.segment
         ) < self._journal.position.segment
 
     def relieve(self, broker: Broker, time_us: int) -> None:
@@ -292,7 +292,7 @@ class Housekeeping:
         older = self._store.older_position()
         if older is None:
             return []
-        covered = [number for number, _, _ in self._journal.segments() if number < older.segment]
+        covered = [number for number, _, _ in self._journal.space.segments() if number < older.segment]
         self._cleaner.note_changes(broker.state)
         free = broker.reclaimable(covered)
         for segment in free:

@@ -87,7 +87,7 @@ class Mover:
         return int(records.size)
 
     def _make_room(self, size_bytes: int) -> None:
-        if not self._journal.fits(size_bytes):
+        if not self._journal.space.fits(size_bytes):
             self._journal.commit()
             self._journal.reserve(size_bytes, for_state=True, left=1)  # where any are kept back
 

@@ -92,11 +92,11 @@ def recover(
         kept = {key for key, _ in parts}
         snapshot.restore(broker.state, iter(parts))
     sizes, replayed = store.sizes(), 0
-    journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
+    journal.space.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
     for turn in turns:
         replayed += sum(body is not None for _, body, _ in turn.entries)
         # before the pool begins to fill
-        journal.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
+        journal.space.keep_free(room_for(sizes, replayed, len(broker.state.staged))[0])
         for header, body, place in turn.entries:
             broker.replay(header, None if body is None else pa.py_buffer(body), place)
     return broker, journal, Housekeeping(journal, store, snapshot_settings, kept, aside, replayed)

@@ -39,9 +39,9 @@ class JournalRoom:
         if rule.room_of(command) is Room.PLAIN:
             self.for_rows(header_bytes + more_bytes, 0)
             return
-        more_bytes = min(more_bytes, self._journal.state_bytes_max // 2)
-        size = max(min(first + more_bytes, self._journal.turn_bytes_max // 2), first)
-        if not self._journal.fits(size):
+        more_bytes = min(more_bytes, self._journal.space.state_bytes_max // 2)
+        size = max(min(first + more_bytes, self._journal.space.turn_bytes_max // 2), first)
+        if not self._journal.space.fits(size):
             self._journal.commit()
             self._housekeeping.keep_room(self._broker)
             may_relieve = self._housekeeping.may_relieve(self._broker.ledger.monotonic_us)
@@ -55,9 +55,9 @@ class JournalRoom:
         """
         size = min(
             frame_bytes(header_bytes, body_bytes),
-            max(self._journal.turn_bytes_max // 2, frame_bytes(0, body_bytes)),
+            max(self._journal.space.turn_bytes_max // 2, frame_bytes(0, body_bytes)),
         )
-        if not self._journal.fits(size):
+        if not self._journal.space.fits(size):
             self._journal.commit()
             self._housekeeping.keep_room(self._broker)
         self._journal.reserve(size)

@@ -4,7 +4,7 @@
     # at every start; read all of `turns` before the first `add`
     journal, turns = Journal.recover(disk, settings, uuid, start)
 
-    if not journal.fits(size):             # the collected turn would not fit into its segment
+    if not journal.space.fits(size):             # the collected turn would not fit into its segment
         journal.commit()
     journal.reserve(size)                  # raises StoreFull, before anything is changed
     place = journal.add(header, body)      # no I/O
@@ -25,9 +25,9 @@ from mq_broker.journal.disk import Disk, DiskFile, remedy_of
 from mq_broker.journal.frames import TRAILER_BYTES, Place
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnReader
-from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments, segment_name
+from mq_broker.journal.segments import FIRST_POSITION, Segments, segment_name
 from mq_broker.journal.settings import JournalSettings
-from mq_broker.journal.space import JournalSpace
+from mq_broker.journal.space import JournalSpace, Tail
 from mq_broker.journal.turn import TurnBuilder
 from mq_wire.checksum import crc32
 from mq_wire.errors import InternalError, JournalDamaged, LimitExceeded, StorageFailed, StoreFull
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = "a write was interrupted"
 
 
-class Journal(JournalSpace):
+class Journal:
     """See the module. Made by `create` or `recover`.
 
     Attributes:
+        space: figures in bytes, and what fits into the collected turn.
         is_short: rows were refused because there was no segment for them, and none were accepted since.
     """
 
@@ -52,11 +53,10 @@ class Journal(JournalSpace):
         self._seed = frames.seed_of(uuid)
         self._pool = SegmentPool(disk, settings)
         self._segments = Segments(disk, settings, uuid, self._pool)
-        self._position = position
-        self._segment: Segment | None = None
+        self._tail = Tail(position)
+        self.space = JournalSpace(disk, settings, self._tail, self._segments, self._pool)
         self._file: DiskFile | None = None
-        self._hand: TurnBuilder | None = None
-        self._closed = self.is_short = False
+        self.is_short = False
         #: Why the journal has failed, or None. Set before each write and cleared after it, so that an
         #: interrupted write counts as failed.
         self._failure: BaseException | str | None = None
@@ -118,12 +118,12 @@ class Journal(JournalSpace):
             StoreFull, StorageFailed: no room to open a generation, or a write failed.
         """
         journal = cls(disk, settings, uuid, start or BEGINNING)
-        journal._segments.find(needed_from=journal._position.segment)
+        journal._segments.find(needed_from=journal._tail.position.segment)
         return journal, journal._replay(TurnReader(journal._segments, journal._seed, start))
 
     def _replay(self, reader: TurnReader) -> Iterator[Turn]:
         yield from reader
-        self._position = reader.position
+        self._tail.position = reader.position
         self._failure = _INTERRUPTED
         try:
             self._settle(reader.last)
@@ -139,35 +139,39 @@ class Journal(JournalSpace):
         """Writes the last turn again and syncs it. After a failed sync it may be only in the cache; all
         earlier turns were synced.
         """
-        self._segment = self._segments[self._position.segment]
-        self._file = self._disk.open(segment_name(self._segment.number))
+        self._tail.segment = self._segments[self._tail.position.segment]
+        self._file = self._disk.open(segment_name(self._tail.segment.number))
         if last is not None:
-            view = self._segments.whole(self._segment)
+            view = self._segments.whole(self._tail.segment)
             self._file.write_at([bytes(view[last.start : last.end.position])], last.start)
             self._file.sync()
 
     def _give_back_unused(self) -> None:
         """Recycles segments after the last turn: nothing in them was ever acknowledged."""
-        assert self._segment is not None
+        assert self._tail.segment is not None
         assert self._file is not None
-        self._segments.note_next(self._segment, self._file, exists=False)
-        unused = [segment.number for segment in self._segments if segment.number > self._position.segment]
+        self._segments.note_next(self._tail.segment, self._file, exists=False)
+        unused = [
+            segment.number for segment in self._segments if segment.number > self._tail.position.segment
+        ]
         self._segments.recycle(unused)
 
     def _open_generation(self) -> None:
         """Writes and syncs an empty turn of the next generation. After it, frames of older generations do not
         count.
         """
-        if not self._fits_device() or not self._room(self._current(), 0):
+        if not self._fits_device() or not self._tail.has_room(self._tail.current(), 0):
             self._roll(0, (0,))
-        self._begin(self._position.generation + 1)
+        self._begin(self._tail.position.generation + 1)
         self._write()
 
     def _fits_device(self) -> bool:
         """Whether the segment was made for sectors as large as the device's. On a device with larger sectors,
         a new turn could tear the turn before it; a new segment is needed then.
         """
-        return self._segment is not None and self._segment.sector_bytes >= self._segments.sector_bytes
+        return (
+            self._tail.segment is not None and self._tail.segment.sector_bytes >= self._segments.sector_bytes
+        )
 
     def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
         """Adds an entry to the collected turn. Nothing is written yet.
@@ -180,14 +184,14 @@ class Journal(JournalSpace):
         Returns:
             The place that the body will have, or None without body.
         """
-        hand = self._hand
+        hand = self._tail.hand
         if hand is None or self._failure is not None:
             self._check()
-            hand = self._begin(self._position.generation)
+            hand = self._begin(self._tail.position.generation)
         size = frames.frame_bytes(len(header), None if body is None else memoryview(body).nbytes)
-        if hand.end_with(size) > self._current().size:
+        if hand.end_with(size) > self._tail.current().size:
             self.reserve(size, for_state=True)
-            hand = self._hand or self._begin(self._position.generation)
+            hand = self._tail.hand or self._begin(self._tail.position.generation)
         return hand.add(header, body, body_crc)
 
     def reserve(self, size_bytes: int, *, for_state: bool = False, left: int = 0) -> None:
@@ -206,20 +210,21 @@ class Journal(JournalSpace):
             StorageFailed: a write failed.
         """
         self._check()
-        if self.fits(size_bytes):
+        if self.space.fits(size_bytes):
             if not for_state:
                 if not self._ensure(0, self._settings.reserves):
                     raise self._store_full(size_bytes)
                 self.is_short = False
             return
-        if size_bytes + TRAILER_BYTES > self.turn_bytes_max:
+        if size_bytes + TRAILER_BYTES > self.space.turn_bytes_max:
             raise LimitExceeded(
                 f"entries of {size_bytes} bytes do not fit into a segment of {self._settings.segment_bytes} "
                 "bytes: send smaller batches or raise journal.segment_bytes"
             )
-        if self._hand is not None and self._hand.entries:
+        hand = self._tail.hand
+        if hand is not None and hand.entries:
             raise InternalError(
-                f"turn {self._hand.turn} has no room for {size_bytes} bytes more: commit it before reserving"
+                f"turn {hand.turn} has no room for {size_bytes} bytes more: commit it before reserving"
             )
         # State takes a kept-back segment only if the pool cannot fill another file.
         self._roll(
@@ -237,9 +242,9 @@ class Journal(JournalSpace):
             StorageFailed: the turn may be on the disk or not. Every later call raises it too.
         """
         self._check()
-        if self._hand is not None and self._hand.entries:
+        if self._tail.hand is not None and self._tail.hand.entries:
             self._write()
-        return self._position.turn
+        return self._tail.position.turn
 
     def body(self, place: Place, *, verify: bool = True) -> pa.Buffer:
         """Returns a body as a view of the mapped segment, without a copy. The segment must not be reclaimed
@@ -277,7 +282,7 @@ class Journal(JournalSpace):
             DataLost: the segment is no longer kept.
         """
         self._check()
-        if segment == self._current().number:
+        if segment == self._tail.current().number:
             raise InternalError(
                 f"segment {segment} is being written: reclaim it after the next one has begun"
             )
@@ -289,12 +294,12 @@ class Journal(JournalSpace):
     @property
     def position(self) -> JournalPosition:
         """Position after the last committed turn."""
-        return self._position
+        return self._tail.position
 
     @property
     def next_turn(self) -> int:
         """Number of the turn that is being collected."""
-        return self._position.turn + 1
+        return self._tail.position.turn + 1
 
     def give_way(self, wanted: tuple[int, ...], left: int) -> bool:
         """Removes empty files so that other files have room. See `SegmentPool.give_way`.
@@ -310,16 +315,11 @@ class Journal(JournalSpace):
 
     def close(self) -> None:
         """Stops the background work and closes the file. Drops the collected turn."""
-        self._closed = True
+        self._tail.segment = None
         self._pool.close()
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _current(self) -> Segment:
-        if self._segment is None or self._closed:
-            raise InternalError("the journal is closed, or not all of its recovered turns were read")
-        return self._segment
 
     def _check(self) -> None:
         """Raises StorageFailed if an earlier write failed."""
@@ -328,27 +328,29 @@ class Journal(JournalSpace):
                 f"the journal failed earlier ({self._failure}): restart the broker, "
                 "which then recovers everything that is on the disk"
             ) from (self._failure if isinstance(self._failure, BaseException) else None)
-        self._current()
+        self._tail.current()
 
     def _fail(self, error: OSError) -> StorageFailed:
         self._failure = error
         return StorageFailed(
-            f"the journal could not be written after turn {self._position.turn}: {error}: "
+            f"the journal could not be written after turn {self._tail.position.turn}: {error}: "
             f"{remedy_of(error)}, then restart the broker"
         )
 
     def _begin(self, generation: int) -> TurnBuilder:
-        segment = self._current()
-        start, turn = self._start_in(segment), self._position.turn + 1
-        self._hand = TurnBuilder(self._seed, segment.number, start, turn, generation, segment.sector_bytes)
-        return self._hand
+        segment = self._tail.current()
+        start, turn = self._tail.start_in(segment), self._tail.position.turn + 1
+        self._tail.hand = TurnBuilder(
+            self._seed, segment.number, start, turn, generation, segment.sector_bytes
+        )
+        return self._tail.hand
 
     def _write(self) -> None:
-        hand, file = self._hand, self._file
+        hand, file = self._tail.hand, self._file
         assert hand is not None
         assert file is not None
-        buffers, crc, end = hand.seal(self._position.trailer_crc)
-        assert end <= self._current().size, (end, hand.turn)
+        buffers, crc, end = hand.seal(self._tail.position.trailer_crc)
+        assert end <= self._tail.current().size, (end, hand.turn)
         self._failure = _INTERRUPTED
         try:
             file.write_at(buffers, hand.start)
@@ -356,14 +358,16 @@ class Journal(JournalSpace):
         except OSError as error:
             raise self._fail(error) from error
         self._failure = None
-        self._position = JournalPosition(self._current().number, end, hand.turn, hand.generation, crc)
-        self._hand = None
+        self._tail.position = JournalPosition(
+            self._tail.current().number, end, hand.turn, hand.generation, crc
+        )
+        self._tail.hand = None
 
     def _roll(self, size_bytes: int, left: tuple[int, ...]) -> None:
         """Begins the next segment, with room for entries of this size. The pool keeps the first number of
         files in `left` that is possible.
         """
-        self._hand = None
+        self._tail.hand = None
         sector_bytes = self._segments.sector_bytes
         needed = frames.align(FIRST_POSITION + size_bytes + TRAILER_BYTES, sector_bytes) + sector_bytes
         chosen = next((count for count in left if self._ensure(needed, count)), None)
@@ -372,14 +376,14 @@ class Journal(JournalSpace):
         self.is_short = self.is_short and chosen < self._settings.reserves
         self._failure = _INTERRUPTED
         try:
-            segment, file = self._segments.open_next(self._position.turn + 1, needed, chosen)
-            if self._segment is not None and self._file is not None:
-                self._segments.note_next(self._segment, self._file, exists=True)
+            segment, file = self._segments.open_next(self._tail.position.turn + 1, needed, chosen)
+            if self._tail.segment is not None and self._file is not None:
+                self._segments.note_next(self._tail.segment, self._file, exists=True)
                 self._file.close()
         except OSError as error:
             raise self._fail(error) from error
         self._failure = None
-        self._segment, self._file = segment, file
+        self._tail.segment, self._file = segment, file
 
     def _ensure(self, size_bytes: int, left: int) -> bool:
         try:

@@ -1,10 +1,10 @@
 """The space of a journal: bytes in use, bytes that can still be written, and what fits into the current
 segment.
-
-`JournalSpace` is a base class of `Journal`.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk
@@ -14,20 +14,55 @@ from mq_broker.journal.recovery import JournalPosition
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_broker.journal.settings import JournalSettings
 from mq_broker.journal.turn import TurnBuilder
+from mq_wire.errors import InternalError
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where a journal is written. The journal alone changes it.
+
+    Attributes:
+        position: after the last committed turn.
+        segment: that is being written; None before the journal can be written, and once it is closed.
+        hand: the turn that is being collected.
+    """
+
+    position: JournalPosition
+    segment: Segment | None = None
+    hand: TurnBuilder | None = None
+
+    def current(self) -> Segment:
+        """Returns the segment that is being written. Raises InternalError if there is none."""
+        if self.segment is None:
+            raise InternalError("the journal is closed, or not all of its recovered turns were read")
+        return self.segment
+
+    def start_in(self, segment: Segment) -> int:
+        """Returns the position of the next turn: after the last turn, or at the start of a new segment."""
+        return self.position.position if self.position.segment == segment.number else FIRST_POSITION
+
+    def has_room(self, segment: Segment, size_bytes: int) -> bool:
+        """Whether a new turn with entries of this size fits into a segment."""
+        end = self.start_in(segment) + size_bytes + TRAILER_BYTES
+        return frames.align(end, segment.sector_bytes) <= segment.size
 
 
 class JournalSpace:
-    """Figures of a journal, in bytes."""
+    """Figures of a journal, in bytes.
 
-    _disk: Disk
-    _settings: JournalSettings
-    _pool: SegmentPool
-    _segments: Segments
-    _position: JournalPosition
-    _hand: TurnBuilder | None
+    Args:
+        disk: folder of the journal.
+        settings: sizes.
+        tail: where the journal is written.
+        segments: of the journal.
+        pool: where its next segments come from.
+    """
 
-    def _current(self) -> Segment:
-        raise NotImplementedError
+    def __init__(
+        self, disk: Disk, settings: JournalSettings, tail: Tail, segments: Segments, pool: SegmentPool
+    ) -> None:
+        self._disk, self._settings = disk, settings
+        self._tail, self._segments, self._pool = tail, segments, pool
 
     def segments(self) -> list[tuple[int, int, int]]:
         """Returns (number, first turn, last turn) of each segment that is kept, in order.
@@ -36,7 +71,7 @@ class JournalSpace:
         reclaiming, but never makes it too early.
         """
         rows: list[tuple[int, int, int]] = []
-        following = self._position.turn + 1
+        following = self._tail.position.turn + 1
         for segment in reversed(list(self._segments)):
             first = following if segment.first_turn is None else segment.first_turn
             rows.append((segment.number, first, following - 1))
@@ -63,8 +98,8 @@ class JournalSpace:
     @property
     def rest_bytes(self) -> int:
         """Bytes for further entries in the segment that is being written."""
-        segment = self._current()
-        start = self._hand.position if self._hand is not None else self._start_in(segment)
+        segment = self._tail.current()
+        start = self._tail.hand.position if self._tail.hand is not None else self._tail.start_in(segment)
         return max(segment.size - start - TRAILER_BYTES - 2 * segment.sector_bytes, 0)
 
     @property
@@ -86,9 +121,11 @@ class JournalSpace:
         """Returns about how many bytes were written after a position; None = bytes of all kept turns."""
         first = 0 if position is None else position.segment
         size = sum(
-            segment.size for segment in self._segments if first <= segment.number < self._position.segment
+            segment.size
+            for segment in self._segments
+            if first <= segment.number < self._tail.position.segment
         )
-        return size + self._position.position - (0 if position is None else position.position)
+        return size + self._tail.position.position - (0 if position is None else position.position)
 
     def used_bytes(self) -> int:
         """Returns the size of all segment files in bytes, without the pool."""
@@ -98,25 +135,15 @@ class JournalSpace:
         """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the
         segment that is being written.
         """
-        rest = self._current().size - self._start_in(self._current())
+        rest = self._tail.current().size - self._tail.start_in(self._tail.current())
         return self._disk.free_bytes() + self._pool.total_bytes() + rest
 
     def fits(self, size_bytes: int) -> bool:
         """Whether entries of this size (sum of `frames.frame_bytes`) fit into the collected turn and its
         segment.
         """
-        hand, segment = self._hand, self._current()
+        hand, segment = self._tail.hand, self._tail.current()
         # The last sector is kept for the next start, which must not need a new segment.
         if hand is not None:
             return hand.end_with(size_bytes) <= segment.size - segment.sector_bytes
-        return self._room(segment, size_bytes + segment.sector_bytes)
-
-    def _start_in(self, segment: Segment) -> int:
-        """Returns the position of the next turn: after the last turn, or at the start of a new segment."""
-        return self._position.position if self._position.segment == segment.number else FIRST_POSITION
-
-    def _room(self, segment: Segment, size_bytes: int) -> bool:
-        return (
-            frames.align(self._start_in(segment) + size_bytes + TRAILER_BYTES, segment.sector_bytes)
-            <= segment.size
-        )
+        return self._tail.has_room(segment, size_bytes + segment.sector_bytes)

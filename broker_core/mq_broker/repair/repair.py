@@ -184,7 +184,7 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
         copied.CopyFrom(frame.entry)
         copied.token, copied.moved = token, True
         room = frame_bytes(copied.ByteSize() + _HEADER_ROOM, body.size)
-        if not journal.fits(room):
+        if not journal.space.fits(room):
             journal.commit()
             journal.reserve(room, for_state=True)
         broker.ledger.record_copy(Entry(staged=copied), body, crc32(body), frame.facets)

@@ -50,7 +50,7 @@ class DiskWorld(ListWorld):
 
     def make_room(self) -> None:
         """To be called before a command: a turn lies in one segment."""
-        if not self.journal.fits(ROOM):
+        if not self.journal.space.fits(ROOM):
             self.settle()
             self.journal.reserve(ROOM, for_state=True)
 
