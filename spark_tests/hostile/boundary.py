@@ -20,7 +20,7 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.commands import Settings
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Housekeeping
-from mq_broker.journal.frames import Place
+from mq_broker.journal.frames import BodyPlace
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import BEGINNING
 from mq_broker.rpc.server import Server
@@ -48,7 +48,7 @@ class MemoryJournal(ListSink):
         self._announced = self._written = 0  # bytes, by the command in hand
         self.position = BEGINNING
 
-    def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> Place | None:
+    def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> BodyPlace | None:
         self._written += len(header) + (body.size if body is not None else 0)
         assert self._written <= self._announced, (
             f"{self._written} bytes of entries, announced were {self._announced}"

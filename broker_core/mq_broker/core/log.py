@@ -15,7 +15,7 @@ from mq_wire import envelope
 
 
 class Place(Protocol):
-    """Where the journal keeps one body (mq_broker.journal.journal.Place)."""
+    """Where the journal keeps one body (mq_broker.journal.frames.BodyPlace)."""
 
     @property
     def segment(self) -> int: ...

@@ -15,7 +15,7 @@ import pyarrow as pa
 from mq_broker.core.commands import RowsView
 from mq_broker.core.counts import counts_of
 from mq_broker.engine.pieces import Piece, cut, joined, offsets_of
-from mq_broker.journal.frames import Place
+from mq_broker.journal.frames import BodyPlace
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire import envelope
@@ -146,7 +146,9 @@ class RowReader:
         return int(view.frames.frames[piece.frame]["span"]) if kept is None else len(kept)
 
     def _body(self, frame: np.void) -> pa.Buffer:
-        place = Place(int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"]))
+        place = BodyPlace(
+            int(frame["segment"]), int(frame["position"]), int(frame["size"]), int(frame["crc"])
+        )
         return self._journal.body(place)
 
     def _decoded(self, view: RowsView, piece: Piece, wanted: int) -> pa.RecordBatch:

@@ -96,7 +96,7 @@ class Reading(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BodyPlace:
     """The place of one body: segment number, position and size in bytes, and the CRC of the body."""
 
     segment: int
@@ -127,9 +127,9 @@ class Frame:
         """Position after the frame and its padding."""
         return align(self.body_position + self.body_size, ALIGNMENT)
 
-    def place(self) -> Place:
+    def place(self) -> BodyPlace:
         """Returns the place of the body."""
-        return Place(self.segment, self.body_position, self.body_size, self.body_crc)
+        return BodyPlace(self.segment, self.body_position, self.body_size, self.body_crc)
 
 
 @dataclass(frozen=True, slots=True)

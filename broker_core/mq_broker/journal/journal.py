@@ -22,7 +22,7 @@ from uuid import UUID
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile, remedy_of
-from mq_broker.journal.frames import TRAILER_BYTES, Place
+from mq_broker.journal.frames import TRAILER_BYTES, BodyPlace
 from mq_broker.journal.pool import SegmentPool
 from mq_broker.journal.recovery import BEGINNING, JournalPosition, Turn, TurnReader
 from mq_broker.journal.segments import FIRST_POSITION, Segments, segment_name
@@ -173,7 +173,7 @@ class Journal:
             self._tail.segment is not None and self._tail.segment.sector_bytes >= self._segments.sector_bytes
         )
 
-    def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> Place | None:
+    def add(self, header: bytes, body: Buffer | None = None, body_crc: int | None = None) -> BodyPlace | None:
         """Adds an entry to the collected turn. Nothing is written yet.
 
         Args:
@@ -246,7 +246,7 @@ class Journal:
             self._write()
         return self._tail.position.turn
 
-    def body(self, place: Place, *, verify: bool = True) -> pa.Buffer:
+    def body(self, place: BodyPlace, *, verify: bool = True) -> pa.Buffer:
         """Returns a body as a view of the mapped segment, without a copy. The segment must not be reclaimed
         while the buffer is in use.
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile, read_in
-from mq_broker.journal.frames import ALIGNMENT, ZEROS, Frame, FrameKind, Place
+from mq_broker.journal.frames import ALIGNMENT, ZEROS, BodyPlace, Frame, FrameKind
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import DataDirectoryUnusable, JournalDamaged
 
@@ -38,13 +38,13 @@ def pack_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The table of contents of a snapshot: the place of each part. `Place.segment` is the number of the
+    """The table of contents of a snapshot: the place of each part. `BodyPlace.segment` is the number of the
     pack.
     """
 
     number: int
     position: JournalPosition
-    parts: dict[str, Place]
+    parts: dict[str, BodyPlace]
 
     def packs(self) -> set[int]:
         """Returns the numbers of the packs that hold its parts."""
@@ -83,14 +83,14 @@ class PackWriter:
         self._written = 0
         self.position = 0
 
-    def add(self, key: str, body: bytes) -> Place:
+    def add(self, key: str, body: bytes) -> BodyPlace:
         """Adds a frame; returns the place of its body."""
         crc = frames.crc_of(body)
         head, _ = frames.encode_head(
             self._seed, self._kind, key.encode(), len(body), crc,
             (self._number, self.position), (self._at.turn, self._at.generation, self._index),
         )  # fmt: skip
-        place = Place(self._number, self.position + len(head), len(body), crc)
+        place = BodyPlace(self._number, self.position + len(head), len(body), crc)
         self._buffers += (head, body, ZEROS[: -len(body) % ALIGNMENT])
         self._index += 1
         self.position = frames.align(place.position + len(body), ALIGNMENT)
@@ -140,7 +140,7 @@ class PackReader:
         try:
             position, parts = content.pop("position"), content.pop("parts")
             if not content:
-                places = {key: Place(*place) for key, *place in parts}
+                places = {key: BodyPlace(*place) for key, *place in parts}
                 return Manifest(number, JournalPosition(**position), places)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             content = {str(error): None}
@@ -149,7 +149,7 @@ class PackReader:
             f"({', '.join(content)}): start the newer mq broker that wrote it; nothing was changed"
         )
 
-    def parts(self, manifest: Manifest, places: dict[str, Place]) -> Iterator[tuple[str, bytes]]:
+    def parts(self, manifest: Manifest, places: dict[str, BodyPlace]) -> Iterator[tuple[str, bytes]]:
         """Yields (key, bytes) of the parts at these places, pack by pack.
 
         Raises:

@@ -31,7 +31,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mq_broker.journal import frames
-from mq_broker.journal.frames import MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKind, Place, Reading, Trailer
+from mq_broker.journal.frames import (
+    MAGIC_NUMBER,
+    TRAILER_BYTES,
+    BodyPlace,
+    Frame,
+    FrameKind,
+    Reading,
+    Trailer,
+)
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
 from mq_wire.errors import JournalDamaged
 
@@ -63,7 +71,7 @@ class Entry(NamedTuple):
 
     header: memoryview
     body: memoryview | None
-    place: Place | None
+    place: BodyPlace | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import FULL, Disk, remedy_of, why_full
-from mq_broker.journal.frames import FrameKind, Place
+from mq_broker.journal.frames import BodyPlace, FrameKind
 from mq_broker.journal.packs import Manifest, PackReader, PackWriter, manifest_name, pack_name
 from mq_broker.journal.recovery import JournalPosition
 from mq_wire.errors import InternalError, JournalDamaged, StorageFailed, StoreFull
@@ -176,7 +176,7 @@ class SnapshotStore:
         self.damaged.clear()
         self._sweep()
 
-    def _kept_parts(self, keep: Iterable[str]) -> dict[str, Place]:
+    def _kept_parts(self, keep: Iterable[str]) -> dict[str, BodyPlace]:
         newest = self._kept[0].parts if self._kept else {}
         try:
             return {key: newest[key] for key in keep}
@@ -190,7 +190,7 @@ class SnapshotStore:
         number: int,
         position: JournalPosition,
         parts: Iterable[tuple[str, bytes]],
-        kept: dict[str, Place],
+        kept: dict[str, BodyPlace],
     ) -> Manifest:
         """Writes a new pack with the changed parts and copies of some unchanged ones: of parts that are only
         in packs of the newest snapshot, and of parts in packs that are mostly dead or old.
@@ -226,7 +226,7 @@ class SnapshotStore:
             self._disk.remove(aside)
         return Manifest(number, position, places)
 
-    def _worn_packs(self, number: int, kept: dict[str, Place]) -> set[int]:
+    def _worn_packs(self, number: int, kept: dict[str, BodyPlace]) -> set[int]:
         live: dict[int, int] = {}
         for key, place in kept.items():
             live[place.segment] = live.get(place.segment, 0) + frames.frame_bytes(
@@ -238,7 +238,7 @@ class SnapshotStore:
                 worn.add(pack)
         return worn
 
-    def _copies(self, copied: dict[str, Place]) -> Iterator[tuple[str, bytes]]:
+    def _copies(self, copied: dict[str, BodyPlace]) -> Iterator[tuple[str, bytes]]:
         return self._packs.parts(self._kept[0], copied) if copied else iter(())
 
     def _write_manifest(self, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from mq_broker.journal import frames
-from mq_broker.journal.frames import ALIGNMENT, TRAILER_BYTES, ZEROS, FrameKind, Place, Trailer
+from mq_broker.journal.frames import ALIGNMENT, TRAILER_BYTES, ZEROS, BodyPlace, FrameKind, Trailer
 from mq_wire.checksum import crc32
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class TurnBuilder:
         """
         return frames.align(self.position + size_bytes + TRAILER_BYTES, self._sector_bytes)
 
-    def add(self, header: bytes, body: Buffer | None, body_crc: int | None) -> Place | None:
+    def add(self, header: bytes, body: Buffer | None, body_crc: int | None) -> BodyPlace | None:
         """Adds an entry. Returns the place that its body will have, or None if there is no body. The body
         must not change until the turn is written.
         """
@@ -86,7 +86,7 @@ class TurnBuilder:
         self._entries_crc = frames.add_entry_crc(self._entries_crc, crc)
         at = self.position + len(head)
         self.position = at + frames.align(size, ALIGNMENT)
-        return Place(self._segment, at, size, body_crc)
+        return BodyPlace(self._segment, at, size, body_crc)
 
     def seal(self, previous_crc: int) -> tuple[Sequence[Buffer], int, int]:
         """Closes the turn with its trailer. Returns the buffers to write at `start`, the trailer's CRC, and

@@ -352,7 +352,7 @@ class Inspection:
                     (at >= 0) & (keys < ends[np.maximum(at, 0)]) if len(rows) else np.zeros(len(keys), bool)
                 )
                 for frame in index.frames[~sound]:
-                    place = frames.Place(
+                    place = frames.BodyPlace(
                         *(int(frame[field]) for field in ("segment", "position", "size", "crc"))
                     )
                     if not is_whole(self.segments, place):
@@ -369,7 +369,7 @@ class Inspection:
                 self._aftermath.drop_set(token, self._finding_of(_place(broken[0])))
         self._aftermath.lose_holes()
 
-    def _finding_of(self, place: frames.Place) -> Finding:
+    def _finding_of(self, place: frames.BodyPlace) -> Finding:
         for segment, start, end, finding in self._unsound:
             if finding is not None and segment == place.segment and start <= place.position < end:
                 return finding
@@ -385,8 +385,8 @@ class Inspection:
         )
 
 
-def _place(place: object) -> frames.Place:
-    return frames.Place(*(getattr(place, name) for name in ("segment", "position", "size", "crc")))
+def _place(place: object) -> frames.BodyPlace:
+    return frames.BodyPlace(*(getattr(place, name) for name in ("segment", "position", "size", "crc")))
 
 
 def _with_tail(items: Iterator[Turn | Stretch]) -> Iterator[tuple[Turn | Stretch, bool]]:

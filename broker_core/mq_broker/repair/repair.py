@@ -21,7 +21,7 @@ from typing import Final
 from mq_broker.core import retention, snapshot
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.journal.disk import Disk
-from mq_broker.journal.frames import Place, frame_bytes
+from mq_broker.journal.frames import BodyPlace, frame_bytes
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import SEGMENT_BYTES_DEFAULT, JournalSettings
 from mq_broker.journal.snapshots import SnapshotStore
@@ -178,7 +178,7 @@ def _move_staged(inspection: Inspection, journal: Journal) -> None:
     ]
     for token, frame in there:
         body = journal.body(
-            Place(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc)
+            BodyPlace(frame.place.segment, frame.place.position, frame.place.size, frame.place.crc)
         )
         copied = Staged()
         copied.CopyFrom(frame.entry)

@@ -23,7 +23,7 @@ from mq_broker.core.selection import offsets_array
 from mq_broker.core.staged import StagedFrame, StagedSet
 from mq_broker.core.stored import entry_of
 from mq_broker.core.subscription import Ended
-from mq_broker.journal.frames import Place
+from mq_broker.journal.frames import BodyPlace
 from mq_broker.repair.gaps import Gaps, Key
 from mq_wire.store.v1 import store_pb2 as store
 
@@ -41,7 +41,7 @@ class Replay:
         #: Frames whose bytes were found damaged while reading: (segment, position).
         self.damaged: set[tuple[int, int]] = set()
 
-    def entry(self, header: bytes | memoryview, body: memoryview | None, place: Place | None) -> None:
+    def entry(self, header: bytes | memoryview, body: memoryview | None, place: BodyPlace | None) -> None:
         """Applies one entry. If `body` is None and `place` is not, the bytes of the body are damaged.
 
         Raises:
@@ -56,7 +56,7 @@ class Replay:
         else:
             apply.apply(self.state, entry, given)
 
-    def _body(self, entry: store.Entry, kind: str, body: memoryview | None, place: Place) -> apply.Body:
+    def _body(self, entry: store.Entry, kind: str, body: memoryview | None, place: BodyPlace) -> apply.Body:
         records = getattr(entry, kind).records
         if body is not None:
             return apply.Body(place, stored_facets(records, pa.py_buffer(body)))

@@ -17,7 +17,15 @@ import numpy as np
 
 from mq_broker.journal import frames
 from mq_broker.journal.disk import Disk, DiskFile
-from mq_broker.journal.frames import ALIGNMENT, MAGIC_NUMBER, TRAILER_BYTES, Frame, FrameKind, Place, Reading
+from mq_broker.journal.frames import (
+    ALIGNMENT,
+    MAGIC_NUMBER,
+    TRAILER_BYTES,
+    BodyPlace,
+    Frame,
+    FrameKind,
+    Reading,
+)
 from mq_broker.journal.packs import Manifest, pack_name
 from mq_broker.journal.recovery import JournalPosition, Turn, TurnReader, candidates
 from mq_broker.journal.segments import FIRST_POSITION, Segment, Segments
@@ -40,7 +48,7 @@ class LeftEntry:
     index: int
     header: memoryview
     body: memoryview | None
-    place: Place | None
+    place: BodyPlace | None
 
 
 @dataclass(slots=True)
@@ -191,7 +199,7 @@ def _body_alone(view: memoryview, frame: Frame) -> memoryview | None:
     return body if frame.has_body and crc32(body) == frame.body_crc else None
 
 
-def is_whole(segments: Segments, place: Place) -> bool:
+def is_whole(segments: Segments, place: BodyPlace) -> bool:
     """Whether the bytes at a place exist and have the checksum that they were stored with."""
     segment = segments.get(place.segment)
     if segment is None:

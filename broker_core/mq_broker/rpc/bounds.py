@@ -103,7 +103,7 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
-class _Place(threading.local):
+class _Served(threading.local):
     """The stream that this thread serves, and how many of its reserved threads are not used yet."""
 
     context: grpc.ServicerContext | None = None
@@ -143,7 +143,7 @@ class LiveStreams:
         self._of_host: Counter[str] = Counter()
         self._wakes: dict[object, Callable[[], object]] = {}
         self._lock = threading.Lock()
-        self._place = _Place()
+        self._served = _Served()
         self.stopping = False
 
     @contextlib.contextmanager
@@ -166,11 +166,11 @@ class LiveStreams:
             self._open += 1
             self._of_peer[peer] += 1
             self._of_host[host] += 1
-        self._place.threads, self._place.context = threads - 1, context
+        self._served.threads, self._served.context = threads - 1, context
         try:
             yield
         finally:
-            unused, self._place.threads, self._place.context = self._place.threads, 0, None
+            unused, self._served.threads, self._served.context = self._served.threads, 0, None
             with self._lock:
                 self._open -= 1
                 for counter, name in ((self._of_peer, peer), (self._of_host, host)):
@@ -212,7 +212,7 @@ class LiveStreams:
         """Yields the batches of a view, each when there is room for it (`outgoing.paced`). For the stream
         that this thread serves.
         """
-        context = self._place.context
+        context = self._served.context
         if context is None:
             return batches
         return paced(self.pace(context), view, batches)
@@ -225,7 +225,7 @@ class LiveStreams:
     def aside(self, work: Callable[..., object], *args: Any) -> None:
         """Runs `work` on the second thread of the stream that this thread serves."""
         workers = self._workers
-        if workers is None or not self._place.threads:
+        if workers is None or not self._served.threads:
             threading.Thread(target=work, args=args, name="mq-reader", daemon=True).start()
             return
 
@@ -235,7 +235,7 @@ class LiveStreams:
             finally:
                 workers.release()
 
-        self._place.threads -= 1
+        self._served.threads -= 1
         workers.submit(working)
 
     @contextlib.contextmanager

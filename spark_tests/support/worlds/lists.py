@@ -13,7 +13,7 @@ from mq_broker.core.broker import Broker
 from mq_broker.core.command_table import COMMANDS, Room
 from mq_broker.core.commands import RowsView, Settings
 from mq_broker.engine.rows import RowReader
-from mq_broker.journal.frames import Place
+from mq_broker.journal.frames import BodyPlace
 from mq_wire import envelope
 from mq_wire.errors import JournalDamaged
 from mq_wire.limits import RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
@@ -41,17 +41,17 @@ class ListSink:
     """A journal of one segment in memory: entries in a list, bodies found again by their position."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[bytes, pa.Buffer | None, Place | None]] = []
+        self.entries: list[tuple[bytes, pa.Buffer | None, BodyPlace | None]] = []
 
-    def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> Place | None:
+    def add(self, header: bytes, body: pa.Buffer | None, body_crc: int | None) -> BodyPlace | None:
         place = None
         if body is not None:
             assert body_crc == zlib.crc32(body)
-            place = Place(1, len(self.entries), body.size, body_crc)
+            place = BodyPlace(1, len(self.entries), body.size, body_crc)
         self.entries.append((header, body, place))
         return place
 
-    def body(self, place: Place) -> pa.Buffer:
+    def body(self, place: BodyPlace) -> pa.Buffer:
         body = self.entries[place.position][1] if place.segment == 1 else None
         if body is None or zlib.crc32(body) != place.crc:
             raise JournalDamaged(f"no such body: {place}")
