@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq_broker.journal.directory import DataDirectory
+from mq_broker.journal.directory import FORMAT_VERSION, DataDirectory
 from mq_wire.errors import DataDirectoryInUse, DataDirectoryUnusable, StorageFailed
 
 
@@ -79,9 +79,10 @@ def test_an_identity_of_another_version_or_damaged_is_refused(tmp_path: Path) ->
     rewrite(tmp_path, created=True)
     with pytest.raises(DataDirectoryUnusable, match="checksum is wrong"):
         DataDirectory.open(tmp_path)
-    rewrite(tmp_path, format=3)
+    rewrite(tmp_path, format=FORMAT_VERSION + 1)
     with pytest.raises(
-        DataDirectoryUnusable, match="has format 3, this program knows 1 to 2: start the version"
+        DataDirectoryUnusable,
+        match=f"has format {FORMAT_VERSION + 1}, this program knows 1 to {FORMAT_VERSION}: start",
     ):
         DataDirectory.open(tmp_path)
     for text in ("", "{", "[]", "{}"):

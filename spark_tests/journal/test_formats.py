@@ -15,12 +15,14 @@ from uuid import UUID
 
 import pytest
 
+from mq_broker.core.commands import Settings
+from mq_broker.engine.opening import open_engine
 from mq_broker.journal.directory import FORMAT_VERSION, DataDirectory, Identity, decode_identity
 from mq_broker.journal.disk import RealDisk, RealFile
 from mq_broker.journal.journal import Journal
 from mq_broker.journal.settings import TINY
 from mq_broker.repair.directory import repair_directory, verify_directory
-from mq_wire.errors import DataDirectoryUnusable, StoreFull
+from mq_wire.errors import DataDirectoryUnusable, JournalDamaged, StoreFull
 
 NAMES = ("identity", "identity.copy")
 OLD = Identity(UUID(int=1), UUID(int=2), created=True, format=1)
@@ -45,6 +47,18 @@ def put(folder: Path, *identities: Identity) -> None:
         (folder / name).write_bytes(identity.encode())
 
 
+def start(folder: Path) -> None:
+    """Opens the directory as a broker does."""
+    with DataDirectory.open(folder) as directory:
+        open_engine(directory, Settings(), TINY).stop()
+        assert directory.identity == Identity(OLD.cluster, OLD.journal, created=True)
+
+
+def upgrade(folder: Path) -> None:
+    with DataDirectory.open(folder) as directory:
+        directory.upgrade()
+
+
 def formats(folder: Path) -> list[int]:
     return [decode_identity((folder / name).read_bytes(), folder / name).format for name in NAMES]
 
@@ -67,16 +81,26 @@ def test_format_1_as_it_was_written_reads() -> None:
 
 def test_an_older_format_becomes_the_newest(old: Path) -> None:
     for _ in range(2):
-        with DataDirectory.open(old) as directory:
-            assert directory.identity == Identity(OLD.cluster, OLD.journal, created=True)
+        start(old)
         assert formats(old) == [FORMAT_VERSION] * 2
+
+
+def test_a_start_that_is_refused_leaves_the_format_alone(old: Path) -> None:
+    """The version that the directory is of can still open it."""
+    path = old / "journal" / "segment-0000000001.mqj"
+    path.write_bytes(
+        path.read_bytes()[:4096] + bytes([path.read_bytes()[4096] ^ 1]) + path.read_bytes()[4097:]
+    )
+    before = contents(old)
+    with pytest.raises(JournalDamaged, match="nothing was changed"):
+        start(old)
+    assert contents(old) == before
 
 
 @pytest.mark.parametrize("mixed", [(1, 2), (2, 1)])
 def test_both_formats_together_are_one_directory(old: Path, mixed: tuple[int, int]) -> None:
     put(old, *(Identity(OLD.cluster, OLD.journal, created=True, format=version) for version in mixed))
-    with DataDirectory.open(old) as directory:
-        assert directory.identity.format == FORMAT_VERSION
+    start(old)
     assert formats(old) == [FORMAT_VERSION] * 2
 
 
@@ -117,7 +141,7 @@ def test_a_crash_at_any_step_of_the_upgrade_is_made_good(
     with monkeypatch.context() as patch:
         stopping_at(patch, stop)
         try:
-            DataDirectory.open(old).close()
+            upgrade(old)
             assert stop > 10, "all steps were tried"
         except Stopped:
             pass
@@ -125,8 +149,7 @@ def test_a_crash_at_any_step_of_the_upgrade_is_made_good(
     # What is half done is no damage, and nothing but a start goes on with it.
     assert not [finding for finding in verify_directory(old).findings if finding.file in NAMES]
     assert contents(old) == before
-    with DataDirectory.open(old) as directory:
-        assert directory.identity == Identity(OLD.cluster, OLD.journal, created=True)
+    start(old)
     assert formats(old) == [FORMAT_VERSION] * 2
 
 
@@ -141,15 +164,14 @@ def test_a_full_disk_does_not_keep_it_from_the_newest_format(
         stopping_at(patch, stop)
         patch.setattr(RealDisk, "create", refuse)
         with pytest.raises(Stopped):
-            DataDirectory.open(old)
+            upgrade(old)
     with monkeypatch.context() as patch:
         patch.setattr(RealDisk, "create", refuse)
-        with DataDirectory.open(old) as directory:
-            assert directory.identity.format == FORMAT_VERSION
+        upgrade(old)
         assert formats(old) == [FORMAT_VERSION] * 2
         (old / "identity.copy").unlink()
         with pytest.raises(StoreFull, match="no room for"):
-            DataDirectory.open(old)
+            upgrade(old)
 
 
 @pytest.mark.parametrize("name", NAMES)

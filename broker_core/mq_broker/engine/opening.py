@@ -46,8 +46,14 @@ def open_engine(
             snapshot_settings,
             created=identity.created,
         )
-    if not identity.created:
-        directory.finish()
+    try:
+        if identity.created:
+            directory.upgrade()
+        else:
+            directory.finish()
+    except BaseException:
+        journal.close()
+        raise
     return Engine(broker, journal, housekeeping, on_failure=on_failure)
 
 

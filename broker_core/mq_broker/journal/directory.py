@@ -122,7 +122,9 @@ class DataDirectory:
     def open(cls, path: str | os.PathLike[str], new_uuid: Callable[[], UUID] = uuid4) -> DataDirectory:
         """Opens the data directory. Makes it if the folder is missing or empty.
 
-        If `identity.created` is False, there is no journal: make one and call `finish`.
+        If `identity.created` is False, there is no journal: make one and call `finish`. Otherwise call
+        `upgrade` once everything was read, and before anything new is written: a start that is refused leaves
+        the directory to the version that it is of.
 
         Raises:
             DataDirectoryInUse: another process uses it.
@@ -150,7 +152,8 @@ class DataDirectory:
                     identity = Identity(new_uuid(), new_uuid(), created=False)
                 directory = cls(folder, identity, disk, lock)
                 _check_sizes(directory.journal_disk.path)
-                directory.upgrade()
+                if not identity.created:
+                    directory.upgrade()
                 return directory
         except BaseException:
             lock.close()
