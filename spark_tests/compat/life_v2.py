@@ -110,7 +110,6 @@ class LifeOfTwo(Life):
             "call", "an open set for one target", method="CommitStaged",
             request=self._commit_request(f"{tag} left 1", f"{tag}.left", f"query:{query}", 1, 3),
         )  # fmt: skip
-        self.later("call", "what is staged", method="ListMarkers", request={})
 
     def _take_epoch(self, query: str, target: str) -> None:
         self.epochs[target] = int(self.call("TakeEpoch", query_id=query, target=target)["epoch"])
@@ -228,7 +227,8 @@ class LifeOfTwo(Life):
         other.plan(3)
         one.read(query=f"{tag}-shared", batch=0)
         for reader in (one, other):
-            asked = {"ask": "range", "who": dict(reader.who), "start": {}, "end": reader.boundaries[-1]}
+            asked: Json = {"ask": "range", "who": dict(reader.who), "start": {}}
+            asked |= {"end": reader.boundaries[-1]}
             asked |= {"query_id": f"{tag}-shared", "batch_id": 0}
             if reader is other:
                 answer = self.asker.answer(asked)

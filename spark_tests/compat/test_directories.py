@@ -214,6 +214,11 @@ def test_a_repair_keeps_everything_but_what_is_damaged(
         if found["quarantined"]:
             assert found["quarantined"] == list(range(12))
             partition["ready"], partition["quarantined"] = {}, found["quarantined"]
+            if (
+                name == "journal_only"
+            ):  # their producer may send them again, and is not told that they are there
+                (mark,) = partition["producers"].values()
+                mark["ranges"][0][2:4] = [0, -1]
     for state in (expected, repaired):
         for destination in state["destinations"].values():
             for partition in destination["partitions"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from mq_broker.core.commands import CloseRun, ReleaseView, ResolveFetch, Settings, Tick
 from mq_broker.core.timers import Timers
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch
+from spark_tests.support.worlds.ending import ending
 from spark_tests.support.worlds.scenes import QUEUE, Scene
 
 KEYS = st.integers(0, 5)
@@ -61,6 +63,11 @@ def test_what_was_touched_takes_no_room(drop: bool) -> None:
             timers.drop(number % 100)
     assert len(timers._heap) <= 300
     assert timers.due(1 << 60) == ([] if drop else list(range(100)))
+
+
+def test_what_ends_is_what_a_walk_over_everything_says(rng: random.Random) -> None:
+    for _ in range(20):
+        ending(rng.getrandbits(32))
 
 
 def calls_of(scene: Scene, tick: Tick) -> int:

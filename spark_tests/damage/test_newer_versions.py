@@ -18,7 +18,7 @@ import pytest
 from mq_broker.core.commands import Settings
 from mq_broker.core.log import FRAME
 from mq_broker.engine.opening import open_engine, recover
-from mq_broker.journal import frames, packs
+from mq_broker.journal import frames
 from mq_broker.journal.directory import FORMAT_VERSION, DataDirectory, Identity, _checksum
 from mq_broker.journal.packs import PackWriter, manifest_name
 from mq_broker.journal.settings import TINY
@@ -315,7 +315,7 @@ def test_a_table_of_contents(change: Callable[[Any], Any], what: str, data: path
         disk.remove(name)
         file = disk.create(name)
         writer = PackWriter(
-            file, frames.seed_of(JOURNAL), manifest.number, manifest.position, packs.FrameKind.MANIFEST
+            file, frames.seed_of(JOURNAL), manifest.number, manifest.position, frames.FrameKind.MANIFEST
         )
         writer.add("", json.dumps(change(content)).encode())
         writer.flush()

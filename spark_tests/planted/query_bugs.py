@@ -409,16 +409,22 @@ SINK: Final = (
         "a staged set lives from its first batch on, not from its last",
         (
             Change(
-                StagedSets.see,
-                "self._seen.set(token, now_us)",
-                "token in self._seen or self._seen.set(token, now_us)",
+                staging.expire,
+                "staged.silent(ledger.monotonic_us - ttl_us, _EXPIRED_SETS_MAX)",
+                "staged.silent(ledger.monotonic_us, _EXPIRED_SETS_MAX)",
             ),
         ),
         "model",
     ),
     Bug(
+        "what is touched ends at its first time",
+        "whatever the heap says is due ends, also where it was put off since",
+        (Change(Timers.due, "if self._due.get(key) == (due_us, number):", "if key in self._due:"),),
+        "ending",
+    ),
+    Bug(
         "what is touched never ends",
-        "a timer that is set again leaves the heap, and is in no heap from then on",
+        "what is put off loses its entry in the heap",
         (
             Change(
                 Timers.set,
@@ -426,6 +432,12 @@ SINK: Final = (
                 "known = key in self._due\nself._due[key] = (due_us, self._number)\nif known:\n    return",
             ),
         ),
-        "model",
+        "ending",
+    ),
+    Bug(
+        "consumers that a start found are with nobody",
+        "who was there before this start is in no index: what they planned and kept stays theirs for ever",
+        (Change(Presence._index, "if not self._has_begun:", "if False:"),),
+        "ending",
     ),
 )

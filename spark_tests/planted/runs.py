@@ -31,6 +31,7 @@ from spark_tests.support.chunks import chunks_of
 from spark_tests.support.journal_lives import live_long, prepared
 from spark_tests.support.machines.disks import DiskMachine
 from spark_tests.support.seeds import seeded
+from spark_tests.support.worlds.ending import ending
 
 #: What shows as one of these was planted wrongly: the changed text does not even run.
 _BROKEN_PLANTS: Final = (NameError, SyntaxError, ImportError)
@@ -204,6 +205,12 @@ def _serving(seed: int) -> Finding | None:
     return None
 
 
+def _ending(seed: int) -> Finding | None:
+    """What ends by itself does so at its time: what nobody touches, and nothing else."""
+    ending(seed)
+    return None
+
+
 JOURNAL_LIVES: Final = Run("journal lives", _journal_lives, 400)
 SIMULATION: Final = Run("simulation", _simulation, 1500)
 MODEL: Final = Run("model", _model, 200)
@@ -213,7 +220,19 @@ ROT: Final = Run("rot", _rot, 400)
 FULL_DISK: Final = Run("full disk", _full_disk, 60)
 DIRECTORY: Final = Run("directory", _directory, 100)
 SERVING: Final = Run("serving", _serving, 100)
+ENDING: Final = Run("ending", _ending, 100)
 RUNS: Final = {
     run.name: run
-    for run in (SERVING, DIRECTORY, FULL_DISK, JOURNAL_LIVES, CRASH_STATES, PROMISES, SIMULATION, MODEL, ROT)
+    for run in (
+        SERVING,
+        ENDING,
+        DIRECTORY,
+        FULL_DISK,
+        JOURNAL_LIVES,
+        CRASH_STATES,
+        PROMISES,
+        SIMULATION,
+        MODEL,
+        ROT,
+    )
 }

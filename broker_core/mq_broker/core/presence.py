@@ -87,8 +87,8 @@ class Presence:
             if consumer is not None:
                 yield self._destinations[key[0]], consumer
 
-    def look(self, now_us: int) -> None:
-        """Finds out who is gone now, and was not when this was asked last, or is there again."""
+    def look_at_runs(self, now_us: int) -> None:
+        """Finds out which runs are gone now, and were not when this was asked last, or are there again."""
         self._index()
         for run in self._runs_due:
             self._consumers_due.update(self._consumers.get(run, {}))
@@ -97,6 +97,10 @@ class Presence:
             elif run not in self.silent:
                 self.silent.set(run, now_us)
         self._runs_due.clear()
+
+    def look_at_consumers(self, now_us: int) -> None:
+        """As `look_at_runs`, which comes before it, of the consumers that keep rows for nobody."""
+        self._index()
         for key in self._consumers_due:
             consumer = self._find(key)
             if consumer is None or consumer.run in self.held or not consumer.keeps:
@@ -131,10 +135,10 @@ class Presence:
     def _forget(self, key: Key, run: int) -> None:
         number, incarnation = key
         for known, group, item in ((self._runs, number, incarnation), (self._consumers, run, key)):
-            members: dict[Any, Any] = known[group]  # type: ignore[index]
+            members: dict[Any, Any] = known[group]
             del members[item]
             if not members:
-                del known[group]  # type: ignore[attr-defined]
+                del known[group]
 
     def _find(self, key: Key) -> Consumer | None:
         destination = self._destinations.get(key[0])

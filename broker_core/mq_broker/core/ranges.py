@@ -71,7 +71,7 @@ def watch_runs(ledger: Ledger) -> None:
     started.
     """
     presence = ledger.state.presence
-    presence.look(ledger.monotonic_us)
+    presence.look_at_runs(ledger.monotonic_us)
     for run in presence.silent.due(ledger.monotonic_us - ledger.state.settings.run_grace_us):
         _return_unread(ledger, run)
         # Once is enough: what is read later by a zombie reads as nothing.
@@ -86,7 +86,7 @@ def forget_kept(ledger: Ledger, *, space_is_short: bool) -> None:
     `run_grace_us`: a query may be about to come back. Boundaries stay.
     """
     state = ledger.state
-    state.presence.look(ledger.monotonic_us)
+    state.presence.look_at_consumers(ledger.monotonic_us)
     limit = state.settings.run_grace_us if space_is_short else state.settings.kept_range_ttl_us
     for number, incarnation in state.presence.alone.due(ledger.monotonic_us - limit):
         consumer = state.by_number[number].queue.consumers[incarnation]

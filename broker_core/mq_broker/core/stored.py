@@ -80,7 +80,7 @@ def _read(kind: type[_Stored], data: bytes, what: str) -> _Stored:
         message = kind.FromString(data)
     except DecodeError as error:
         raise newer(f"{where} has {what} in another form ({error})") from error
-    message.DiscardUnknownFields()  # type: ignore[attr-defined]
+    message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
         # Something is missing now; or the bytes were put together from several messages.
         unknown = sorted(_unknown_fields(kind.FromString(data), ""))
@@ -91,9 +91,8 @@ def _read(kind: type[_Stored], data: bytes, what: str) -> _Stored:
 
 def _unknown_fields(message: Any, path: str) -> set[str]:
     """Returns the fields that are not known, at whatever depth: by number, and in which field they are."""
-    found = {
-        f"field {field.field_number}{f' in {path!r}' if path else ''}" for field in UnknownFieldSet(message)
-    }
+    unknown, place = UnknownFieldSet(message), f" in {path!r}" if path else ""
+    found = {f"field {unknown[at].field_number}{place}" for at in range(len(unknown))}
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
             continue

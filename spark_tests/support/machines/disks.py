@@ -100,6 +100,7 @@ class DiskMachine(BrokerMachine):
         self.world.restart_ids(self.model.identities)
         self._sync()
         self.arrived.clear()
+        self.views.clear()  # numbers of sessions begin anew
         self.in_turn = 0
         self.names = [
             (name, epoch) for name, epoch in self.names if epoch <= self.model.producers.get(name, 0)
