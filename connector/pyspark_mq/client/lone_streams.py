@@ -16,11 +16,10 @@ from typing import Any, Final
 
 import grpc
 
-from mq_wire.errors import BrokerUnavailable, Busy, MqError
+from mq_wire.errors import BrokerUnavailable, Busy, InternalError, MqError
 from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client import forks
 from pyspark_mq.client.connection import CALL_TIMEOUT_S, GONE, Connection
-from pyspark_mq.client.log import LOG
 
 #: What a broker has among its features that answers awaited requests on the thread that reads them.
 FEATURE: Final = "awaited"
@@ -144,7 +143,7 @@ class LoneStream:
     def __init__(self, connection: Connection, send: Any, receive: Any) -> None:
         self.endpoint: Final = connection.endpoint
         self._connection, self._send, self._receive = connection, send, receive
-        self._answers: SimpleQueue[bytes | None] = SimpleQueue()
+        self._answers: SimpleQueue[bytes | Exception | None] = SimpleQueue()
         #: For gRPC's thread, which has nothing to send but the end.
         self._last: SimpleQueue[None] = SimpleQueue()
         self._over = threading.Event()
@@ -201,6 +200,8 @@ class LoneStream:
             ) from None
         if answer is None:
             raise self._error()
+        if isinstance(answer, Exception):
+            raise InternalError(f"gRPC's answer cannot be read: {answer!r}: please report it")
         self._connection.reached = True
         return PublishResponse.FromString(answer)
 
@@ -221,12 +222,10 @@ class LoneStream:
 
     def _took(self, event: Any) -> bool:
         """Takes what came for a request. Returns whether the call is over, which gRPC notices by itself."""
-        answer = None
         try:
-            answer = event.batch_operations[1].message()
-        except Exception:  # it would end gRPC's thread
-            LOG.exception("an answer on a Publish stream cannot be read")
-        self._answers.put(answer)
+            self._answers.put(event.batch_operations[1].message())
+        except Exception as bug:  # it would end gRPC's thread, and with it all calls of the channel
+            self._answers.put(bug)
         return False
 
     def _ended(self) -> None:
