@@ -200,6 +200,13 @@ def unsized(body: bytes) -> bytes:
     return part.SerializeToString()
 
 
+def longer_ranges(body: bytes) -> bytes:
+    """Ranges of audits with one number more, each."""
+    part = store.LogPart.FromString(body)
+    part.audit_tables[0].range_table += bytes(8 * sum(part.audit_tables[0].ranges))
+    return part.SerializeToString()
+
+
 def within(kind: Any, path: str) -> Callable[[bytes], bytes]:
     """Adds a field that is not known to the first message at a path."""
 
@@ -235,7 +242,11 @@ PARTS: Final[dict[str, tuple[Callable[[dict[str, bytes]], None], str]]] = {
         changed("markers/", within(store.MarkersPart, "markers")),
         f"{FIELD} in 'markers'",
     ),
-    "a field of an audit": (changed("log/", within(store.LogPart, "audits")), f"{FIELD} in 'audits'"),
+    "a field of an audit": (
+        changed("log/", within(store.LogPart, "audit_tables")),
+        f"{FIELD} in 'audit_tables'",
+    ),
+    "longer ranges of audits": (changed("log/", longer_ranges), "ranges of audits in"),
     "a field of a plan": (
         changed("consumers/", within(store.ConsumersPart, "consumers.plans.planned.assignments.lanes")),
         f"{FIELD} in 'consumers.plans.planned.assignments.lanes'",

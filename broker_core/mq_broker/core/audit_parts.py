@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from mq_broker.core.audit import Audit, ProducerMark, Range
+from mq_broker.core.stored import newer
 from mq_wire.store.v1 import store_pb2 as store
 
 #: Producers of one element: their ranges take 2.6 MB at most.
@@ -34,7 +35,11 @@ def export(audit: Audit) -> Iterator[bytes]:
 
 
 def restore(audit: Audit, part: store.LogPart) -> None:
-    """Takes over what one piece of a part has. `AuditMemory.restore` must follow when all are there."""
+    """Takes over what one piece of a part has. `AuditMemory.restore` must follow when all are there.
+
+    Raises:
+        DataDirectoryUnusable: a newer version wrote it.
+    """
     for known in part.audits:  # formats 1 and 2
         mark = ProducerMark(
             known.epoch, known.next_sequence, known.rows, known.last_offset if known.rows else -1
@@ -54,6 +59,9 @@ def restore(audit: Audit, part: store.LogPart) -> None:
 
 
 def _restore_table(audit: Audit, table: store.AuditTable) -> None:
+    ranges_in, size = sum(table.ranges), len(table.range_table)
+    if size != ranges_in * _RANGE_BYTES:
+        raise newer(f"the snapshot has {ranges_in} ranges of audits in {size} bytes, not {_RANGE_BYTES} each")
     at = 0
     for producer, *numbers, ranges in zip(
         table.producer_ids,
