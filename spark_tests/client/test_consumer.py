@@ -246,15 +246,28 @@ def test_several_threads_share_a_consumer(module_broker: LocalBroker, queue: str
 
 def test_a_failed_acknowledgement_reaches_the_caller_once(module_broker: LocalBroker, queue: str) -> None:
     fill(module_broker.address, queue, 10)
-    with Consumer(module_broker.address, queue=queue) as consumer:
-        message = consumer.receive(timeout=10)
-        assert message is not None
-        consumer.acknowledge(message)
-        consumer.flush(10)
-        consumer.acknowledge(message)
+    with Consumer(module_broker.address, queue=queue, prefetch=1) as consumer:
+        batch = next(consumer.batches(max_rows=1, timeout=10))
+        at = batch.schema.get_field_index("offset")
+        never_given = batch.set_column(at, batch.schema.field(at), pa.array([9], batch.schema.field(at).type))
+        consumer.acknowledge(never_given)
         with pytest.raises(NotAssigned):
             consumer.flush(10)
         consumer.flush(10)
+
+
+def test_a_message_that_is_acknowledged_twice_costs_no_other(module_broker: LocalBroker, queue: str) -> None:
+    fill(module_broker.address, queue, 10)
+    with Consumer(module_broker.address, queue=queue) as consumer:
+        messages = [consumer.receive(timeout=10) for _ in range(10)]
+        first, *others = [message for message in messages if message is not None]
+        consumer.acknowledge(first)
+        consumer.flush(10)
+        consumer.acknowledge(others)
+        consumer.acknowledge(first)
+        consumer.flush(10)
+    with Consumer(module_broker.address, queue=queue) as consumer:
+        assert consumer.receive(timeout=0.2) is None
 
 
 def test_what_cannot_be_acknowledged_is_refused(module_broker: LocalBroker, queue: str) -> None:

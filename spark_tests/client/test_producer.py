@@ -32,7 +32,7 @@ from mq_wire.limits import RECORDS_BYTES_MAX
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client.partitioner import partitions_of
-from spark_tests.faults.proxy import REQUESTS, Proxy
+from spark_tests.support.proxy import REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
 
 

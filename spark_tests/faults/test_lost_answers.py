@@ -22,7 +22,7 @@ from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 from mq_wire.v1.common_pb2 import Positions
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client.run import Run
-from spark_tests.faults.proxy import Proxy
+from spark_tests.support.proxy import Proxy
 from spark_tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.network]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_tests.faults.proxy import ANSWERS, Proxy
+from spark_tests.support.proxy import ANSWERS, Proxy
 from spark_tests.support.waiting import wait_until
 
 

@@ -22,7 +22,7 @@ from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client import link
 from pyspark_mq.client.run import Run
-from spark_tests.faults.proxy import ANSWERS, REQUESTS, Proxy
+from spark_tests.support.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

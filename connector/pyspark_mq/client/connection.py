@@ -15,14 +15,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 import grpc
 
-from mq_wire.errors import (
-    BrokerUnavailable,
-    ClientClosed,
-    MqError,
-    RetryLater,
-    StorageFailed,
-    Unsupported,
-)
+from mq_wire.errors import BrokerUnavailable, ClientClosed, MqError, RetryLater, StorageFailed, Unsupported
 from mq_wire.limits import DEFAULT_ADDRESS, PROTOCOL_VERSION
 from mq_wire.service import CLIENT_ID_KEY
 from mq_wire.v1 import admin_pb2
