@@ -19,9 +19,9 @@ import pytest
 from mq_broker import LocalBroker
 from pyspark_mq.client import link
 from spark_tests.faults.pause import stopped
-from spark_tests.support.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.crew.actor import World
 from spark_tests.support.crew.load import STRETCHES, Load, eventful_settings, judge, linger, shown
+from spark_tests.support.proxy import ANSWERS, REQUESTS, Proxy
 from spark_tests.support.seeds import seeded, session_seed
 
 ROUNDS: Final = int(os.environ.get("MQ_NETWORK_ROUNDS", "6"))
