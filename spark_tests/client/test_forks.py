@@ -97,6 +97,55 @@ sys.exit(failed)
     )
 
 
+def test_a_fork_while_threads_wait_for_each_receipt(module_broker: LocalBroker, queue: str) -> None:
+    script = """
+from pyspark_mq.client import publishing
+publishing._AGAIN_S = 60.0
+connection = Connection(address)
+producers = [Producer(queue=queue, connection=connection) for _ in range(2)]
+forked, sent = threading.Event(), []
+def loop(producer):
+    for i in range(10_000):
+        sent.append(b"%d %d" % (id(producer), i))
+        assert not producer.send(sent[-1]).result(30).duplicate
+        if forked.is_set() and i >= 20:
+            break
+loops = [threading.Thread(target=loop, args=(producer,)) for producer in producers]
+for each in loops:
+    each.start()
+while not connection.lone_streams.open:
+    pass
+def body(number):
+    for producer in producers:
+        refused(lambda: producer.send(b"child"))
+    refused(lambda: connection.call("Hello", None))
+    with Producer(address, queue=queue + ".children") as mine:
+        for i in range(5):
+            assert mine.send(b"%d %d" % (number, i)).result(30).offset is not None
+        assert mine._gathering.connection.lone_streams.open == 1
+failed = children(3, body)
+forked.set()
+for each in loops:
+    each.join()
+for producer in producers:
+    producer.close()
+assert connection.lone_streams.open == 0
+connection.close()
+with Consumer(address, queue=queue) as consumer:
+    got = []
+    while len(got) < len(sent):
+        message = consumer.receive(timeout=10)
+        got.append(message.value)
+        consumer.acknowledge(message)
+assert sorted(got) == sorted(sent), (len(got), len(sent))
+sys.exit(failed)
+"""
+    run(script, module_broker, queue)
+    assert stored(module_broker, queue + ".children") == sorted(
+        b"%d %d" % (number, i) for number in range(3) for i in range(5)
+    )
+
+
 @pytest.mark.parametrize("busy", [False, True], ids=["idle parent", "busy parent"])
 def test_producers_made_in_children_work(module_broker: LocalBroker, queue: str, busy: bool) -> None:
     script = f"""
