@@ -170,7 +170,7 @@ class HastySender(Sender):
 
 
 class SingleSender(Sender):
-    """Single messages, gathered by the producer."""
+    """Single messages, gathered by the producer, or one at a time, each awaited."""
 
     def __init__(self, world: World, queue: str, number: int) -> None:
         super().__init__(world, queue, number)
@@ -179,15 +179,18 @@ class SingleSender(Sender):
 
     def step(self) -> None:
         producer = self._open = self._open or self._producer()
-        ids = self._ids(self.rng.randint(1, 100))
+        waits_for_each = self.rng.random() < 0.3
+        while waits_for_each and self._unanswered:
+            self._settle()
+        ids = self._ids(self.rng.randint(1, 20 if waits_for_each else 100))
         priorities = self._priorities(len(ids))
         partition = self.rng.choice([None, self.rng.randrange(producer.partitions)])
         self.history.attempted(ids)
-        values = values_of(ids, priorities).to_pylist()
-        receipts = [
-            producer.send(value, priority=priority, partition=partition)
-            for value, priority in zip(values, priorities.tolist(), strict=True)
-        ]  # fmt: skip
+        receipts = []
+        for value, priority in zip(values_of(ids, priorities).to_pylist(), priorities.tolist(), strict=True):
+            receipts.append(producer.send(value, priority=priority, partition=partition))
+            if waits_for_each:
+                receipts[-1].result(PATIENCE_S)
         self._unanswered.append((receipts, ids))
         while len(self._unanswered) > self.rng.randint(0, _UNANSWERED_MAX):
             self._settle()
