@@ -48,6 +48,9 @@ SHORT: Final = (
     "plans that wait",
     "consumers beyond the limit of threads",
     "two thousand streams",
+    "openings of nothing",
+    "more consumers than places",
+    "consumers that open and close",
 )
 CHOSEN: Final = (
     tuple(ATTACKS) if SCALE > 1 else tuple(sorted(seeded("attacks").sample(SHORT, 8), key=SHORT.index))

@@ -95,7 +95,7 @@ class ConsumeStream:
         if not first.consumer:
             self._is_single = True
             first.open.client = first.open.client or self._client
-            consumer = StreamConsumer(self._parts, 0, self.refuse)
+            consumer = StreamConsumer(self._parts, 0, self._forget, self.refuse)
             consumer.open(first.open, self._peer)
             first.ClearField("open")
             self._consumers[0] = consumer
@@ -109,8 +109,6 @@ class ConsumeStream:
             consumer = self._ready.get()
             if consumer is not None and self._fatal is None:
                 yield from consumer.turn()
-                if consumer.is_over:
-                    self._forget(consumer)
             is_done = self._read_all and parts.asked == parts.answered
             if is_done and not self._is_single:
                 is_done = not self._consumers
@@ -179,7 +177,7 @@ class ConsumeStream:
             return
         parts.asked += 1
         self._highest = number
-        consumer = StreamConsumer(parts, number)
+        consumer = StreamConsumer(parts, number, self._forget)
         try:
             self._places.enter(host_of(self._peer), len(self._consumers))
             consumer.has_place = True

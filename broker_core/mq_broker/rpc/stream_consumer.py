@@ -92,23 +92,27 @@ class StreamConsumer:
     Args:
         parts: of the stream.
         number: what its client calls it.
+        forget: told before its last answer is sent.
         failed: gets the error that ends the session from this side; None = it is sent as an answer.
     """
 
     def __init__(
-        self, parts: StreamParts, number: int, failed: Callable[[MqError], None] | None = None
+        self,
+        parts: StreamParts,
+        number: int,
+        forget: Callable[[StreamConsumer], None],
+        failed: Callable[[MqError], None] | None = None,
     ) -> None:
         self.number: Final = number
         self.session = 0
         #: Whether it is counted among `Places`.
         self.has_place = False
-        #: Whether its last answer was sent.
-        self.is_over = False
-        self._parts, self._engine, self._failed = parts, parts.engine, failed
+        self._parts, self._engine = parts, parts.engine
+        self._forget, self._failed = forget, failed
         self._rows_max = _BATCH_ROWS
         self._items: deque[RowsView | _Answer] = deque()
         self._is_ready = True  # whether it is in line; nothing is sent before `start`
-        self._is_closing = False
+        self._is_closing = self._is_over = False
         self._sending: Generator[bytes] | None = None  # of the view that is being sent
         self._left: RowsView | None = None  # what of that view has not been sent without a gap, and of it
         self._sent = 0  # so many rows were
@@ -307,9 +311,12 @@ class StreamConsumer:
         if answer.is_counted:
             self._parts.answered += 1
             self._parts.unanswered.give(1)
-        was_over, self.is_over = self.is_over, self.is_over or answer.is_last
-        if not was_over:
-            yield answer.message
+        if self._is_over:
+            return
+        if answer.is_last:
+            self._is_over = True
+            self._forget(self)
+        yield answer.message
 
     def _batches(self, view: RowsView) -> Generator[bytes]:
         """Yields the messages of a view, each with the credit that it took: together what the view took."""

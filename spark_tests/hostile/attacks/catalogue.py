@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_tests.hostile.attacks import crowds, frames, growing, keepers, probes, readers, records, senders
+from spark_tests.hostile.attacks import (
+    crowds,
+    frames,
+    growing,
+    keepers,
+    probes,
+    readers,
+    records,
+    senders,
+    sharers,
+)
 from spark_tests.hostile.siege import Attack
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.name: attack
-    for room in (frames, probes, records, senders, readers, keepers, crowds, growing)
+    for room in (frames, probes, records, senders, readers, keepers, crowds, growing, sharers)
     for attack in room.ATTACKS
 }
