@@ -141,7 +141,7 @@ bench-attacks: setup  ## runs each attack beside a regular client and measures i
 bench-peers: setup  ## measures ours, Spark's Kafka connector and an empty source, with ratios; downloads Kafka first
 	$(BIN)/python -m benchmarks.peers
 
-load: setup  ## measures with 100 million waiting messages (MESSAGES=n), 10,000 destinations, 1,000 idle consumers
+load: setup  ## measures with 100 million waiting messages (MESSAGES=n), 10,000 destinations, 1,000 idle consumers, 8,000 that share streams
 	$(BIN)/python -m benchmarks.load --messages $(MESSAGES)
 
 soak: setup  ## runs all kinds of clients for MINUTES (60): checks that memory and disk stay flat, and counts every row

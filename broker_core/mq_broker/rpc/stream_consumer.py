@@ -23,6 +23,7 @@ from mq_broker.core.commands import (
     RowsView,
     SessionEnd,
 )
+from mq_broker.core.sessions import CLIENT_CHARACTERS
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.log import say
 from mq_broker.rpc.bounds import Budget, Share
@@ -109,7 +110,7 @@ class StreamConsumer:
         self.has_place = False
         self._parts, self._engine = parts, parts.engine
         self._forget, self._failed = forget, failed
-        self._rows_max = _BATCH_ROWS
+        self._client, self._rows_max = "", _BATCH_ROWS
         self._items: deque[RowsView | _Answer] = deque()
         self._is_ready = True  # whether it is in line; nothing is sent before `start`
         self._is_closing = self._is_over = False
@@ -126,7 +127,7 @@ class StreamConsumer:
             MqError: there is none.
         """
         reply = self._engine.call(OpenSession(opened, self._put, self._told, peer))
-        self.session = reply.session
+        self.session, self._client = reply.session, opened.client[:CLIENT_CHARACTERS]
         self._rows_max = min(opened.batch_rows_max or _BATCH_ROWS, RECORDS_ROWS_MAX)
         self._items.appendleft(self._answer(is_counted=self.number > 0, opened=reply))
 
@@ -254,7 +255,7 @@ class StreamConsumer:
         elif isinstance(what, Drained):
             self._put(self._answer(drained=what))
         else:
-            say(logging.INFO, "session_ended", str(what), session=self.session)
+            say(logging.INFO, "session_ended", str(what), session=self.session, client=self._client)
             self._end(what)
 
     def _end(self, error: MqError) -> None:

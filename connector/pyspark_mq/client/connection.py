@@ -99,10 +99,9 @@ class Connection:
         self._closed = False
         self._refusal: ClientClosed | None = None  # in a forked process
         self._errors: SimpleQueue[MqError | None] | None = None
-        #: For `pyspark_mq.client.publish_stream`: the streams that the producers of this connection share.
-        #: Each a `PublishStream`, which is built on connections.
+        #: For `pyspark_mq.client.publish_stream`: the `PublishStream`s that the producers of this connection
+        #: share, and the `LoneStreams` that a thread has to itself for a moment; None = no producer yet.
         self.publish_streams: list[Any] = []
-        #: And those that a thread has to itself for a moment: `LoneStreams`; None = no producer yet.
         self.lone_streams: Any = None
         forks.watch(self)
 
