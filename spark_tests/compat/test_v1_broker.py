@@ -42,9 +42,15 @@ def packages(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("is_known", [True, False])
 def test_consumers_of_one_connection_work_with_an_old_broker(
-    packages: pathlib.Path, tmp_path: pathlib.Path
+    packages: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
+    """`is_known`: whether the broker's version is known before a stream is made. Otherwise the consumers
+    begin to share one, and go to streams of their own.
+    """
+    if not is_known:
+        monkeypatch.setattr(Connection, "known_hello", None)
     OldBroker.packages = packages
     with OldBroker(tmp_path / "data") as broker, Connection(broker.address) as connection:
         assert connection.hello().version == "0.1.0"

@@ -95,8 +95,7 @@ class Connection:
         self._link: Link | None = None
         self._retired: list[Link] = []  # replaced by `_link`; closed once nobody uses them
         self._outage = Outage(str(self.address))
-        self.reached = False
-        self._closed = False
+        self.reached = self._closed = False
         self._refusal: ClientClosed | None = None  # in a forked process
         self._errors: SimpleQueue[MqError | None] | None = None
         #: For `pyspark_mq.client.publish_stream`: the `PublishStream`s that the producers of this connection
