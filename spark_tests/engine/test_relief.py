@@ -4,8 +4,10 @@ happens to be due.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings, Tick
 from mq_broker.core.facets import Facets
+from mq_broker.core.session import Session
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.mover import Mover
 from mq_broker.engine.opening import recover
@@ -56,20 +59,20 @@ class SmallBroker:
         opening = OpenConsumer(destination="q", credit=Credit(rows=1 << 30, bytes=1 << 40), create=True)
         self.session = self.engine.answer(OpenSession(opening, self.views.append)).session
 
-    def publish(self) -> None:
-        values = [f"{self.sent}-{row}".encode().ljust(500) for row in range(ROWS)]
+    def publish(self, rows: int = ROWS, producer: str = "p") -> None:
+        values = [f"{self.sent}-{row}".encode().ljust(500) for row in range(rows)]
         records = envelope.encode(
             pa.record_batch([pa.array(values, pa.binary())], schema=envelope.schema_of(envelope.VALUE))
         )
         header = PublishHeader(
             destination="q",
-            producer_id="p",
-            first_sequence=self.sent * ROWS,
-            rows=ROWS,
+            producer_id=producer,
+            first_sequence=self.sent * ROWS if producer == "p" else 0,
+            rows=rows,
             columns=envelope.VALUE,
         )
         self.engine.answer(Publish(header, records, zlib.crc32(records), Facets(4)))
-        self.sent += 1
+        self.sent += producer == "p"
 
     def publish_until_refused(self) -> None:
         with pytest.raises(StoreFull, match="consume and acknowledge"):
@@ -144,3 +147,61 @@ def test_survivors_without_room_to_go_wait(monkeypatch: pytest.MonkeyPatch) -> N
     assert small.engine.failed is None
     small.seconds_pass(10)
     small.publish()
+
+
+def test_a_disk_is_full_from_the_first_refusal_until_nothing_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Small messages fit where large ones do not: a line for each change would be many a second."""
+    caplog.set_level(logging.INFO, "mq_broker")
+    small = SmallBroker()
+
+    def said() -> list[str]:
+        return [event for record in caplog.records if (event := vars(record)["event"]).startswith("disk_")]
+
+    small.publish_until_refused()
+    for number in range(20):
+        small.publish(1, f"other {number}")
+        small.clock.advance(0.4)
+        with pytest.raises(StoreFull):
+            small.publish()
+    assert said() == ["disk_full"]
+    small.publish(1, "last")
+    small.seconds_pass(4)
+    assert said() == ["disk_full"]
+    small.seconds_pass(2)
+    assert said() == ["disk_full", "disk_has_room"]
+    line = next(record for record in caplog.records if vars(record)["event"] == "disk_has_room")
+    assert vars(line)["fields"]["free_bytes"] == small.disks[0].free_bytes()
+
+
+def test_a_full_disk_names_a_consumer_that_holds_its_rows() -> None:
+    small = SmallBroker()
+    with pytest.raises(StoreFull) as refused:
+        small._publish_for_ever()
+    held = next(iter(small.engine._broker.state.sessions.values())).held_rows
+    assert held >= ROWS
+    words = f"consumers hold unacknowledged rows, such as session {small.session} of queue 'q' {held}: "
+    assert str(refused.value).endswith(f"; {words}see `mq consumers list`")
+
+
+def test_of_many_consumers_some_are_looked_at_and_once_a_second() -> None:
+    small = SmallBroker()
+    small.publish_until_refused()
+    state = small.engine._broker.state
+
+    class Counted(dict[int, Session]):
+        looked_at = 0
+
+        def values(self) -> Any:
+            for session in super().values():
+                self.looked_at += 1
+                yield session
+
+    session = state.sessions[small.session]
+    counted = state.sessions = Counted(dict.fromkeys(range(100000), session))
+    small.clock.advance(1)
+    for _ in range(10):
+        with pytest.raises(StoreFull, match="consumers hold"):
+            small.publish()
+    assert counted.looked_at == 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -14,6 +14,9 @@ from mq_broker.core.facets import stored_facets
 from mq_broker.core.ledger import Ledger, Sink
 from mq_broker.core.state import State
 from mq_broker.core.stored import entry_of
+
+#: Microseconds for which it is known who holds space.
+_HOLDERS_US: Final = 1_000_000
 
 
 class Broker:
@@ -31,6 +34,8 @@ class Broker:
     ) -> None:
         self.state = State(cluster_id, settings)
         self.ledger = Ledger(self.state, sink, new_id)
+        #: When it was looked up who holds space, and the answer.
+        self._holders: tuple[int, str] | None = None
 
     def handle(self, request: Any, now_us: int, monotonic_us: int | None = None) -> Any:
         """Returns the reply, which may leave once the entries recorded so far are on disk.
@@ -70,10 +75,13 @@ class Broker:
             apply.apply(self.state, entry, apply.Body(place, stored_facets(records, body)))
 
     def holders_of_space(self) -> str:
-        """Returns who holds rows that nobody can consume, for the error of a full disk; "" where
-        nobody does.
+        """Returns what holds rows that are not ready, for the error of a full disk; "" if nothing does. It is
+        looked up once a second at most, however many publishes are refused.
         """
-        return inventory.holders_of_space(self.state)
+        now_us = self.ledger.monotonic_us
+        if self._holders is None or now_us >= self._holders[0] + _HOLDERS_US:
+            self._holders = now_us, inventory.holders_of_space(self.state)
+        return self._holders[1]
 
     def reclaimable(self, segments: list[int]) -> list[int]:
         """Returns those of `segments` that hold no row that anybody can still get, and that nobody reads."""

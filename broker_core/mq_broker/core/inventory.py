@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from typing import Final
 
 from mq_broker.core.ledger import Ledger
@@ -16,6 +17,8 @@ PAGE: Final = 1000
 #: Of so many queries the one that has staged most is found while publishes are refused; with more of them
 #: only the sum is told.
 _QUERIES_COMPARED_MAX: Final = 1000
+#: So many connected consumers, destinations, and parts of plans are looked at for one that holds many rows.
+_HOLDERS_COMPARED_MAX: Final = 1000
 
 
 def list_staged(ledger: Ledger, request: produce.ListStagedRequest) -> produce.ListStagedResponse:
@@ -77,9 +80,13 @@ def list_markers(ledger: Ledger, request: produce.ListMarkersRequest) -> produce
 
 
 def holders_of_space(state: State) -> str:
-    """Returns who holds rows that nobody can consume, as half a sentence for the error of a full disk; ""
-    where nobody does.
+    """Returns what keeps rows on the disk that are not ready, for the error of a full disk: staged sets, and
+    an example of a consumer. "" if there is neither.
     """
+    return "; ".join(words for words in (_staged_words(state), _consumer_words(state)) if words)
+
+
+def _staged_words(state: State) -> str:
     staged = state.staged
     if not staged.rows:
         return ""
@@ -88,3 +95,41 @@ def holders_of_space(state: State) -> str:
         query_id, most = max(staged.queries.items(), key=lambda item: item[1].size_bytes)
         said += f", {most.size_bytes} of them of {f'query {query_id}' if query_id else 'batch writes'}"
     return f"{said}: see `mq staged list`, and free with `mq staged discard` what nobody will commit"
+
+
+def _consumer_words(state: State) -> str:
+    rows, whose = max(_connected_holder(state), _durable_holder(state), key=lambda found: found[0])
+    if not rows:
+        return ""
+    return f"consumers hold unacknowledged rows, such as {whose} {rows}: see `mq consumers list`"
+
+
+def _connected_holder(state: State) -> tuple[int, str]:
+    """Returns the rows that a connected consumer holds, and its name for operators: of the first thousand
+    the one that holds most.
+    """
+    first = itertools.islice(state.sessions.values(), _HOLDERS_COMPARED_MAX)
+    most = max(first, key=lambda session: session.held_rows, default=None)
+    return (
+        (0, "") if most is None else (most.held_rows, f"session {most.number} of queue {most.destination!r}")
+    )
+
+
+def _durable_holder(state: State) -> tuple[int, str]:
+    """Returns the same of a durable consumer."""
+    found, left = (0, ""), _HOLDERS_COMPARED_MAX
+    for destination in itertools.islice(state.by_name.values(), _HOLDERS_COMPARED_MAX):
+        for consumer in destination.queue.consumers.values():
+            rows = 0
+            for plan in consumer.pending():
+                rows += plan.rows
+                left -= len(plan.assignments)
+                if left <= 0:
+                    break
+            if rows > found[0]:
+                whose = consumer.name or consumer.incarnation.hex()
+                found = rows, f"consumer {whose!r} of queue {destination.name!r}"
+            left -= 1
+            if left <= 0:
+                return found
+    return found

@@ -88,7 +88,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._pen = threading.Lock()
         self._pen_claimed = False
-        self._stopping = self._stopped = self._told_short = self._more_due = False
+        self._stopping = self._stopped = self._more_due = False
+        self._room_news = events.RoomNews()
         self._next_tick = monotonic() + TICK_S
         self.failed: BaseException | None = None
 
@@ -301,8 +302,11 @@ class Engine:
             self._finish_turn()
             self._housekeeping.relieve(self._broker, monotonic_us)
             reply = self._reply_to(command, now_us, monotonic_us)
-        if isinstance(reply, StoreFull) and (holders := self._broker.holders_of_space()):
-            reply = StoreFull(f"{reply}; {holders}")
+        if isinstance(reply, StoreFull):
+            if isinstance(command, Publish):
+                self._room_news.refused(monotonic_us, self._journal.space.free_bytes)
+            if holders := self._broker.holders_of_space():
+                reply = StoreFull(f"{reply}; {holders}")
         self._replies.append((done, reply))
         return int(command.records.size) if isinstance(command, Publish) else 0
 
@@ -355,9 +359,8 @@ class Engine:
         if ledger.notices:
             notices, ledger.notices = ledger.notices, []
             events.tell(notices)
-        if self._journal.is_short is not self._told_short:
-            self._told_short = self._journal.is_short
-            events.tell_room(self._journal.is_short, self._journal.space.free_bytes())
+        if not self._journal.is_short:
+            self._room_news.taken(ledger.monotonic_us, self._journal.space.free_bytes)
 
     def _wake(self, destinations: set[str]) -> None:
         if not self._waiters:

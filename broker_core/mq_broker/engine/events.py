@@ -13,6 +13,9 @@ from mq_broker.core.quarantine import lost_message
 from mq_broker.log import say
 from mq_wire.errors import MqError
 
+#: Microseconds without a refusal after which a disk is no longer called full.
+_QUIET_US: Final = 5_000_000
+
 
 def tell(notices: list[Notice]) -> None:
     """Logs what happened in a turn."""
@@ -20,21 +23,36 @@ def tell(notices: list[Notice]) -> None:
         _TOLD[notice.kind](notice, getattr(notice.entry, notice.kind))
 
 
-def tell_room(is_short: bool, free_bytes: int) -> None:
-    """Logs that publishes are refused for want of room, or no longer."""
-    if is_short:
+class RoomNews:
+    """Logs that publishes are refused for want of room, and later that they are taken again.
+
+    On a disk that is nearly full, large messages are refused while small ones are taken. So it is full from
+    the first refusal until nothing was refused for some seconds.
+    """
+
+    def __init__(self) -> None:
+        self._is_full = False
+        self._refused_us = 0
+
+    def refused(self, monotonic_us: int, free_bytes: Callable[[], int]) -> None:
+        """A publish was refused."""
+        self._refused_us = monotonic_us
+        if self._is_full:
+            return
+        self._is_full = True
         message = (
             "the disk is full: what is published is refused until messages are acknowledged or the "
             "data directory gets more space"
         )
-        say(logging.WARNING, "disk_full", message, free_bytes=free_bytes)
-    else:
-        say(
-            logging.INFO,
-            "disk_has_room",
-            "the disk has room again: messages are taken",
-            free_bytes=free_bytes,
-        )
+        say(logging.WARNING, "disk_full", message, free_bytes=free_bytes())
+
+    def taken(self, monotonic_us: int, free_bytes: Callable[[], int]) -> None:
+        """There is room for rows now."""
+        if not self._is_full or monotonic_us < self._refused_us + _QUIET_US:
+            return
+        self._is_full = False
+        message = "the disk has room again: messages are taken"
+        say(logging.INFO, "disk_has_room", message, free_bytes=free_bytes())
 
 
 def tell_lost(destination: str, partition: int, lost: BitMap64, error: MqError) -> None:

@@ -120,10 +120,6 @@ class SegmentPool:
     def __len__(self) -> int:
         return len(self._files)
 
-    def total_bytes(self) -> int:
-        """Returns the size of all files in bytes."""
-        return sum(size for _, size in list(self._files))
-
     @property
     def is_short(self) -> bool:
         """Whether a reserve is missing and the disk has no room for it."""

@@ -132,11 +132,8 @@ class JournalSpace:
         return sum(segment.size for segment in self._segments)
 
     def free_bytes(self) -> int:
-        """Returns how many bytes can still be written: free space of the disk, the pool, and the rest of the
-        segment that is being written.
-        """
-        rest = self._tail.current().size - self._tail.start_in(self._tail.current())
-        return self._disk.free_bytes() + self._pool.total_bytes() + rest
+        """Returns the free bytes of the disk, as the error of a full disk does."""
+        return self._disk.free_bytes()
 
     def fits(self, size_bytes: int) -> bool:
         """Whether entries of this size (sum of `frames.frame_bytes`) fit into the collected turn and its
