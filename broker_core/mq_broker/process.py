@@ -29,6 +29,8 @@ from mq_broker.outlet import within, write_while
 from mq_broker.rpc.address import bracketed, check_address
 from mq_broker.rpc.connections import FILES_KEPT, connections_that_fit
 from mq_broker.rpc.server import Server
+from mq_broker.rpc.thread_limits import tightest
+from mq_broker.rpc.threads import Shares
 
 #: Signals that stop a broker cleanly, and signals that are ignored, with the event that is logged for them.
 _STOPPED_BY: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -36,6 +38,10 @@ _IGNORED: Final[dict[int, str]] = {
     signal.SIGHUP: "hangup",
     signal.SIGUSR1: "signal_ignored",
     signal.SIGUSR2: "signal_ignored",
+    signal.SIGALRM: "signal_ignored",
+    signal.SIGVTALRM: "signal_ignored",
+    signal.SIGPROF: "signal_ignored",
+    signal.SIGXCPU: "signal_ignored",
 }
 #: Exit code after a failed write or sync. Nothing was answered afterwards; the next start finds out what is
 #: on the disk.
@@ -69,8 +75,10 @@ class BrokerProcess:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
-        check_address(config.host, config.port)  # before a data directory is made
+        # Refusals before a data directory is made and a thread is started.
+        check_address(config.host, config.port)
         connections = connections_that_fit(config.connections_max)
+        Shares.of(config, tightest())
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
         with log, DataDirectory.open(config.data_dir) as directory, contextlib.ExitStack() as watching:
@@ -112,6 +120,7 @@ class BrokerProcess:
                     )
                 say(logging.INFO, "stopping", "the broker was told to stop")
             finally:
+                _ignore_more_signals()
                 is_closed = server.stop()
                 engine.stop()
         if not is_closed:
@@ -145,6 +154,7 @@ class BrokerProcess:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ready:
+            _ignore_more_signals()
             raise SystemExit(0)  # recovery may be interrupted at any moment
 
     def _watch_stdin(self) -> None:
@@ -153,6 +163,16 @@ class BrokerProcess:
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
+
+
+def _ignore_more_signals() -> None:
+    """From now on, signals that stop a broker do nothing: it is stopping.
+
+    The interpreter, when it ends, gives signals with a Python handler back to the system, whose own handler
+    would kill the process. It leaves ignored signals alone.
+    """
+    for number in _STOPPED_BY:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _say_ready(line: str) -> None:

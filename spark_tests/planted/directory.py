@@ -4,6 +4,7 @@ notices.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -27,8 +28,12 @@ def directory_life(seed: int) -> str:
 
 def _life(rng: random.Random, path: Path, moved: Path) -> str:
     with DataDirectory.open(path) as directory:
-        (path / "journal" / _FILE).touch()
+        file = path / "journal" / _FILE
+        file.write_bytes(b"turns")
         directory.check(lambda: _FILE)
+        if rng.random() < 0.2:
+            os.truncate(file, 3)
+            return "" if _is_noticed(directory) else "that a file was cut goes unnoticed"
         lost = path / rng.choice([".", "lock", "journal", "snapshots", f"journal/{_FILE}"])
         is_folder = lost.is_dir()
         lost.rename(moved)
@@ -37,11 +42,15 @@ def _life(rng: random.Random, path: Path, moved: Path) -> str:
         where = moved if lost == path else path
         if (where / "identity").exists() and _opens(where):
             return f"without {lost.name} a second process comes in"
-        try:
-            directory.check(lambda: _FILE)
-        except StorageFailed:
-            return ""
-        return f"that {lost.name} is gone goes unnoticed"
+        return "" if _is_noticed(directory) else f"that {lost.name} is gone goes unnoticed"
+
+
+def _is_noticed(directory: DataDirectory) -> bool:
+    try:
+        directory.check(lambda: _FILE)
+    except StorageFailed:
+        return True
+    return False
 
 
 def _opens(path: Path) -> bool:

@@ -30,7 +30,13 @@ DIRECTORY: Final = (
     Bug(
         "files of the journal may go",
         "only folders are looked at",
-        (Change(DataDirectory.check, "if not path.exists() and path.name == in_hand():", "if False:"),),
+        (Change(DataDirectory.check, "if path.name != in_hand():", "if True:"),),
+        "directory",
+    ),
+    Bug(
+        "files of the journal may be cut",
+        "only their names are looked at",
+        (Change(DataDirectory.check, "if path.name == name and size < before:", "if False:"),),
         "directory",
     ),
 )

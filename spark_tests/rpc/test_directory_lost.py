@@ -4,6 +4,7 @@ start.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -25,12 +26,18 @@ def remove_content(path: pathlib.Path) -> None:
         segment.unlink()
 
 
+def cut_content(path: pathlib.Path) -> None:
+    for segment in (path / "journal").glob("segment-*"):
+        os.truncate(segment, 0)
+
+
 LOSSES: dict[str, Callable[[pathlib.Path], object]] = {
     "removed": shutil.rmtree,
     "moved": lambda path: path.rename(path.with_name("moved")),
     "lock removed": lambda path: (path / "lock").unlink(),
     "journal removed": lambda path: shutil.rmtree(path / "journal"),
     "files of the journal removed": remove_content,
+    "files of the journal cut": cut_content,
 }
 
 
@@ -67,6 +74,7 @@ def test_it_is_noticed_and_ends_the_broker(
     *_, last = broker.stderr.read().splitlines()
     assert "CRITICAL" in last
     assert str(tmp_path / "data") in last
+    assert ("put it back" in last) == (how in ("removed", "moved", "journal removed"))
 
 
 def test_a_directory_that_is_made_anew_is_told(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from mq_broker import LocalBroker
 from spark_tests.support.waiting import wait_until
+from spark_tests.support.wire import Wire, batch_of, values_of
 
 #: The signal comes while what a broker is made of is being loaded.
 LOADING = (
@@ -52,3 +54,29 @@ def test_a_port_that_is_taken_is_told_for_all_interfaces_too(tmp_path: pathlib.P
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert port in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_signals_while_a_broker_stops_change_nothing(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    """Until the process is gone: the interpreter, too, takes its time to end."""
+    with LocalBroker(tmp_path / "data", segment_bytes=32 << 20) as broker:
+        with Wire(broker.address) as wire:
+            assert wire.publisher("q").send(batch_of(values_of(10))).receipt.rows == 10
+
+        def is_gone() -> bool:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(broker.pid, number)
+            return not broker.running
+
+        wait_until(is_gone, 30)
+        assert broker.stop() == 0
+    with LocalBroker(tmp_path / "data", segment_bytes=32 << 20) as broker, Wire(broker.address) as wire:
+        assert wire.stats("q").ready_rows == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU])
+def test_timers_of_strangers_do_not_end_a_broker(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    with LocalBroker(tmp_path / "data", segment_bytes=32 << 20) as broker:
+        os.kill(broker.pid, number)
+        wait_until(lambda: f"{number.name} is ignored" in broker.stderr())
+        assert broker.running

@@ -8,8 +8,11 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from mq_broker import LocalBroker
 from spark_tests.support.wire import Wire, batch_of, values_of
@@ -70,3 +73,46 @@ def test_enough_open_files_are_not_mentioned(tmp_path: pathlib.Path) -> None:
     with LocalBroker(tmp_path / "data", connections_max=10) as broker, Wire(broker.address) as wire:
         assert wire.publisher("q").send(batch_of(values_of(1))).receipt.rows == 1
         assert "ulimit" not in broker.stderr()
+
+
+#: A broker that may have so many threads, or whose thread of this name the system refuses.
+STARTED = """
+    import sys, threading
+    from mq_broker import process
+    from mq_broker.console.main import main
+    from mq_broker.rpc.thread_limits import ThreadLimit
+
+    allowed, refused = {allowed}, {refused!r}
+    process.tightest = lambda: ThreadLimit(f"this user may have {{allowed}} threads", allowed, 3)
+    start = threading.Thread.start
+
+    def start_unless_refused(thread):
+        if thread.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = start_unless_refused
+    sys.exit(main(["broker", "--port", "0", "--log-level", "error", "--data-dir", sys.argv[1]]))
+"""
+
+
+def start_with(path: pathlib.Path, allowed: int, refused: str) -> str:
+    code = textwrap.dedent(STARTED).format(allowed=allowed, refused=refused)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+def test_too_few_threads_are_told_before_anything_is_made(tmp_path: pathlib.Path) -> None:
+    told = start_with(tmp_path / "data", 5, "")
+    assert "mq: a broker needs at least 80 threads, and this user may have 5 threads, of which 3 are" in told
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["mq-log", "mq-engine", "mq-directory"])
+def test_a_thread_that_the_system_refuses_is_one_line(tmp_path: pathlib.Path, name: str) -> None:
+    told = start_with(tmp_path / "data", 10_000, name)
+    assert "mq: the system gives this process no more threads: raise its limits (ulimit -u" in told

@@ -113,6 +113,8 @@ class DataDirectory:
         self.identity = identity
         self._disk = disk
         self._lock = lock
+        #: The journal file that `check` saw last, and its size.
+        self._seen = ("", 0)
         self.journal_disk = RealDisk(path / "journal", path / _IDENTITY, read_only=read_only)
         self.snapshot_disk = RealDisk(path / "snapshots", path / _IDENTITY, read_only=read_only)
         for held in (self.journal_disk, self.snapshot_disk):
@@ -248,18 +250,29 @@ class DataDirectory:
 
     def check(self, in_hand: Callable[[], str]) -> None:
         """Checks that the directory is still the one that was opened, and that the journal file named by
-        `in_hand` exists. `in_hand` is called again if the file is missing, since the journal may have begun a
-        new file.
+        `in_hand` exists and has not become shorter. `in_hand` is called again if the file is missing, since
+        the journal may have begun a new file.
 
         Raises:
-            StorageFailed: the directory or the file was removed or replaced.
+            StorageFailed: the directory or the file was removed or replaced, or the file was cut.
         """
         self._lock.check()
         path = self.journal_disk.path / in_hand()
-        if not path.exists() and path.name == in_hand():
+        try:
+            size = path.stat().st_size
+        except OSError:
+            if path.name != in_hand():
+                return
             raise StorageFailed(
                 f"{path} was removed while the broker was running: restore the data directory from a copy"
+            ) from None
+        name, before = self._seen
+        if path.name == name and size < before:
+            raise StorageFailed(
+                f"{path} was cut from {before} to {size} bytes while the broker was running: "
+                "`mq verify` tells what is lost; restore the data directory from a copy, or use `mq repair`"
             )
+        self._seen = path.name, size
 
     def __enter__(self) -> Self:
         return self

@@ -108,6 +108,11 @@ class DirectoryLock:
                 reason = "something else stands in its place"
             except OSError as error:
                 is_same, reason = False, f"{error.strerror}"
+            if not is_same and path.name == LOCK:  # its folder was looked at before
+                raise StorageFailed(
+                    f"{path} was removed or replaced while the broker was running ({reason}), so another "
+                    "broker could open the directory too. Nothing else is missing: start the broker again"
+                )
             if not is_same:
                 raise StorageFailed(
                     f"{path} is no longer what this broker opened ({reason}): it was removed, moved or "
