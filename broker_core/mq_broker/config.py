@@ -29,6 +29,8 @@ def _setting(
 _GIB: Final = 1 << 30
 #: gRPC takes no larger numbers.
 _INT_MAX: Final = (1 << 31) - 1
+#: Types of settings, in the words of errors.
+_KINDS: Final[dict[type, str]] = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +232,17 @@ class BrokerConfig:
         return cls(**settings)
 
 
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _check(setting: dataclasses.Field[Any], value: object) -> None:
     wanted = type(setting.default)
     if type(value) is not wanted:
-        found, hint = type(value).__name__, f"{wanted.__name__}, such as {setting.default!r}"
-        raise InvalidOption(f"{setting.name} = {value!r} is of type {found}: give {hint}")
+        raise InvalidOption(
+            f"{setting.name} = {_toml(value)} is not {_KINDS[wanted]}: give one, such as "
+            f"{_toml(setting.default)}"
+        )
     low, high = setting.metadata["low"], setting.metadata["high"]
     if isinstance(value, int) and low is not None and not low <= value <= (value if high is None else high):
         bounds = f"{low} or more" if high is None else f"{low} to {high}"

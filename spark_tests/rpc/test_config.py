@@ -20,10 +20,10 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: pathlib.P
     ("text", "message"),
     [
         ("prot = 5", "did you mean 'port'"),
-        ("port = 'x'", "port = 'x' is of type str: give int"),
-        ("port = true", "of type bool"),
+        ("port = 'x'", "port = 'x' is not a whole number: give one, such as 7654"),
+        ("port = true", "port = true is not a whole number"),
+        ("auto_create_destinations = 1", "1 is not true or false: give one, such as true"),
         ("port = 70000", "give 0 to 65535"),
-        ("auto_create_destinations = 1", "of type int: give bool"),
         ("data_dir = ''", "data_dir is empty"),
         ("port = ", "not TOML"),
         ("publish_bytes_max = 999999999", "publish_bytes_total_max"),

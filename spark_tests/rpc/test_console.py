@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -125,7 +126,6 @@ def test_a_misspelt_queue_is_refused_and_not_made(mq: Mq, queue_name: str) -> No
         ["receive", queue_name],
         ["receive", queue_name, "--count", "0"],
         ["stats", queue_name],
-        ["delete", queue_name],
     ):
         assert f"mq create {queue_name}" in mq(*command, code=1)
     assert queue_name not in mq("queues")
@@ -203,3 +203,71 @@ def test_a_line_that_is_too_large_is_named_and_what_is_stored_counted(
 
 def test_a_staged_set_that_is_not_there_is_refused(mq: Mq) -> None:
     assert f"no staged set {'ab' * 16}" in mq("staged", "discard", "ab" * 16, code=1)
+
+
+@pytest.mark.parametrize("count", ["0", "1500"])
+def test_without_ack_any_count_is_shown(mq: Mq, queue_name: str, count: str) -> None:
+    lines = "".join(f"{number}\n" for number in range(1700))
+    mq("send", queue_name, stdin=lines)
+    shown = mq("receive", queue_name, "--no-ack", "--count", count, "--timeout", "2").splitlines()
+    assert len(set(shown)) == (int(count) or 1700)
+    assert mq.warned == ""
+    assert mq("receive", queue_name, "--count", "1").strip() in lines.split()
+
+
+def run(*arguments: str | bytes, **environment: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    command = [sys.executable, "-m", "mq_broker.console", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, check=False, timeout=60, env={**os.environ, **environment}
+    )
+    assert b"Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("create q --partitions 99999999999999999999", "--partitions: '99999999999999999999' is not allowed"),
+        ("create q --partitions 0", "--partitions: '0' is not allowed: give 1 to"),
+        ("consumers end -1", "SESSION"),
+        ("consumers end 99999999999999999999", "SESSION: '99999999999999999999' is not allowed"),
+        ("send q x --header nix", "--header: 'nix' is not NAME=VALUE"),
+        ("send q x --timeout 0", "--timeout: '0' is not allowed"),
+        ("send q x --timeout nan", "--timeout: 'nan' is not allowed"),
+        ("receive q --timeout -1", "--timeout"),
+        ("queues --broker nonsense", "--broker: address 'nonsense' does not begin with mq://"),
+        ("queues --broker mq://localhost:99999", "--broker"),
+        ("send q x --file /nonexistent", "values and --file were given"),
+    ],
+)
+def test_arguments_that_nothing_can_be_done_with(arguments: str, words: str) -> None:
+    code, stderr = run(*arguments.split())
+    assert code == 2, stderr
+    assert words in stderr.splitlines()[-1]
+
+
+def test_a_missing_argument_is_named_and_no_other() -> None:
+    assert "required: QUEUE\n" in run("send")[1]
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_arguments_that_are_no_text(mq: Mq, queue_name: str, locale: dict[str, str]) -> None:
+    broker = ("--broker", mq.address)
+    code, stderr = run("send", queue_name, b"v\xff", *broker, **locale)
+    assert (code, stderr.splitlines()[-1]) == (
+        2,
+        r"mq send: error: argument VALUE: 'v\xff' is not UTF-8: send bytes as lines of stdin, or of --file",
+    )
+    code, stderr = run("send", queue_name, "x", "--key", b"\xff", *broker, **locale)
+    assert (code, stderr.splitlines()[-1][:45]) == (2, r"mq send: error: argument --key: '\xff' is not")
+    assert run("send", queue_name, "h\u00e4", *broker, **locale) == (0, "")
+    assert mq("receive", queue_name) == "h\u00e4\n"
+
+
+def test_only_what_is_there_is_deleted_and_what_cannot_be_is_not_advised(mq: Mq, queue_name: str) -> None:
+    assert mq("delete", queue_name, code=1) == (
+        f"mq: queue {queue_name!r} does not exist: `mq queues` lists all queues\n"
+    )
+    for command in ("stats", "delete"):
+        assert "mq create" not in mq(command, "a b", code=1)

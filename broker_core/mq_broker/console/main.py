@@ -12,12 +12,16 @@ from importlib import import_module, metadata
 from typing import Any, Final
 
 from mq_broker.config import BrokerConfig
+from mq_broker.console import arguments as argument
 from mq_broker.console.output import OutputFailed, check_stdout, finish, keep_standard_files
 from mq_wire.errors import MqError
-from mq_wire.limits import DEFAULT_ADDRESS, PRIORITIES, PRIORITY_DEFAULT
+from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT
 
 EXIT_ERROR: Final = 1
+EXIT_WRONG: Final = 2
 EXIT_INTERRUPTED: Final = 130
+#: What Python says if the system refuses a thread.
+_NO_THREAD: Final = "can't start new thread"
 #: The only command that works without a stdout.
 _BROKER: Final = "broker:run"
 
@@ -26,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 1 with one line on stderr, or 2 for wrong arguments."""
     keep_standard_files()
     options = _parser().parse_args(arguments)
+    if options.command == "messages:send" and options.values and options.file is not None:
+        print("mq send: error: values and --file were given: give one of them", file=sys.stderr)
+        return EXIT_WRONG
     if options.command == _BROKER:
         # Done first, because loading the broker's modules takes a second: a signal in that second also ends
         # it cleanly.
@@ -46,8 +53,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "pip install '.[broker]' in a checkout of pyspark-mq",
             file=sys.stderr,
         )
+    except ImportError as error:
+        print(
+            f"mq: a library cannot be loaded ({error}): raise the limit on memory (ulimit -v), or install "
+            "pyspark-mq again",
+            file=sys.stderr,
+        )
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
+            raise
+        missing = "memory" if isinstance(error, MemoryError) else "threads"
+        print(
+            f"mq: the system gives this process no more {missing}: "
+            "raise its limits (ulimit -u, ulimit -v, or those of its container)",
+            file=sys.stderr,
+        )
     return EXIT_ERROR
 
 
@@ -94,7 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_damage(commands)
     client = argparse.ArgumentParser(add_help=False)
     client.add_argument(
-        "--broker", default=DEFAULT_ADDRESS, metavar="ADDRESS", help=f"default {DEFAULT_ADDRESS}"
+        "--broker",
+        type=argument.address,
+        default=DEFAULT_ADDRESS,
+        metavar="ADDRESS",
+        help=f"default {DEFAULT_ADDRESS}",
     )
     _add_queues(commands, client)
     _add_staging(commands, client)
@@ -106,7 +132,7 @@ def _add_broker(commands: Any) -> None:
     broker = commands.add_parser(
         "broker",
         help="run a broker in the foreground",
-        description="Runs a broker until SIGTERM or SIGINT. "
+        description="Runs a broker until SIGTERM, SIGINT or SIGQUIT. "
         "Flags beat the config file, the config file beats the defaults.",
     )
     broker.set_defaults(command=_BROKER)
@@ -121,7 +147,7 @@ def _add_broker(commands: Any) -> None:
         broker.add_argument(
             f"--{setting.name.replace('_', '-')}",
             dest=f"set_{setting.name}",
-            type=_truth if kind is bool else kind,
+            type=argument.truth if kind is bool else kind,
             metavar={bool: "true|false", int: "N"}.get(kind, "TEXT"),
             help=f"{setting.metadata['summary']} (default "
             f"{str(setting.default).lower() if kind is bool else setting.default})",
@@ -155,19 +181,24 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
     queues = commands.add_parser("queues", parents=[client], help="list queues and what waits in them")
     queues.set_defaults(command="queues:queues")
     queues.add_argument(
-        "prefix", nargs="?", default="", metavar="PREFIX", help="only queues whose names begin with this"
+        "prefix",
+        type=argument.text,
+        nargs="?",
+        default="",
+        metavar="PREFIX",
+        help="only queues whose names begin with this",
     )
 
     stats = commands.add_parser("stats", parents=[client], help="figures of the broker, or of one queue")
     stats.set_defaults(command="queues:stats")
-    stats.add_argument("queue", nargs="?", default="", metavar="QUEUE")
+    stats.add_argument("queue", type=argument.text, nargs="?", default="", metavar="QUEUE")
 
     create = commands.add_parser("create", parents=[client], help="create a queue")
     create.set_defaults(command="queues:create")
-    create.add_argument("queue", metavar="QUEUE")
+    create.add_argument("queue", type=argument.text, metavar="QUEUE")
     create.add_argument(
         "--partitions",
-        type=_not_negative,
+        type=argument.number(1, argument.PARTITIONS_MAX),
         default=0,
         metavar="N",
         help="default: the broker's default_partitions",
@@ -175,7 +206,7 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
 
     delete = commands.add_parser("delete", parents=[client], help="delete a queue")
     delete.set_defaults(command="queues:delete")
-    delete.add_argument("queue", metavar="QUEUE")
+    delete.add_argument("queue", type=argument.text, metavar="QUEUE")
     delete.add_argument(
         "--force", action="store_true", help="delete the queue even if it holds messages; they are lost"
     )
@@ -186,12 +217,17 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
         "list", parents=[client], help="list consumers, what they hold and since when"
     )
     listing.set_defaults(command="consumers:listing")
-    listing.add_argument("queue", nargs="?", default="", metavar="QUEUE")
+    listing.add_argument("queue", type=argument.text, nargs="?", default="", metavar="QUEUE")
     end = actions.add_parser(
         "end", parents=[client], help="end a connected consumer; the messages it holds return to the queue"
     )
     end.set_defaults(command="consumers:end")
-    end.add_argument("session", type=int, metavar="SESSION", help="as `mq consumers list` shows it")
+    end.add_argument(
+        "session",
+        type=argument.number(1, argument.SESSIONS_MAX),
+        metavar="SESSION",
+        help="as `mq consumers list` shows it",
+    )
     release = actions.add_parser(
         "release",
         parents=[client],
@@ -200,11 +236,13 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
     release.set_defaults(command="consumers:release")
     release.add_argument(
         "name",
+        type=argument.text,
         metavar="NAME",
         help="name of the consumer, or its incarnation as `mq consumers list` shows it",
     )
     release.add_argument(
         "--queue",
+        type=argument.text,
         default="",
         metavar="QUEUE",
         help="needed if several queues have a consumer of this name",
@@ -220,14 +258,22 @@ def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
         help="list staged sets with their sizes and the time since the last write to them",
     )
     listing.set_defaults(command="staging:list_staged")
-    listing.add_argument("--query", default="", metavar="ID", help="only sets of this query")
+    listing.add_argument(
+        "--query", type=argument.text, default="", metavar="ID", help="only sets of this query"
+    )
     discard = actions.add_parser(
         "discard", parents=[client], help="discard staged sets; a writer that still uses one fails"
     )
     discard.set_defaults(command="staging:discard_staged")
-    discard.add_argument("tokens", nargs="*", metavar="TOKEN", help="as `mq staged list` shows them")
     discard.add_argument(
-        "--query", default="", metavar="ID", help="instead of tokens: all sets of this query"
+        "tokens", nargs="*", default=[], metavar="TOKEN", help="as `mq staged list` shows them"
+    )
+    discard.add_argument(
+        "--query",
+        type=argument.text,
+        default="",
+        metavar="ID",
+        help="instead of tokens: all sets of this query",
     )
 
     markers = commands.add_parser("markers", help="the last version that each query or application committed")
@@ -235,7 +281,12 @@ def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", parents=[client], help="list owners with versions and rows")
     listing.set_defaults(command="staging:list_markers")
     listing.add_argument(
-        "prefix", nargs="?", default="", metavar="PREFIX", help="only owners that begin with this"
+        "prefix",
+        type=argument.text,
+        nargs="?",
+        default="",
+        metavar="PREFIX",
+        help="only owners that begin with this",
     )
     forget = actions.add_parser(
         "forget",
@@ -243,45 +294,63 @@ def _add_staging(commands: Any, client: argparse.ArgumentParser) -> None:
         help="forget a marker; versions that its owner writes again are stored again",
     )
     forget.set_defaults(command="staging:forget_marker")
-    forget.add_argument("owner", metavar="OWNER", help="as `mq markers list` shows it")
+    forget.add_argument("owner", type=argument.text, metavar="OWNER", help="as `mq markers list` shows it")
     forget.add_argument(
-        "--target", metavar="TARGET", help="needed if the owner has markers for several targets"
+        "--target",
+        type=argument.text,
+        metavar="TARGET",
+        help="needed if the owner has markers for several targets",
     )
 
 
 def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
     send = commands.add_parser("send", parents=[client], help="send messages")
     send.set_defaults(command="messages:send")
-    send.add_argument("queue", metavar="QUEUE")
+    send.add_argument("queue", type=argument.text, metavar="QUEUE")
     send.add_argument(
         "values",
+        type=argument.value,
         nargs="*",
+        default=[],
         metavar="VALUE",
         help="one message for each value; without values, one for each line of --file",
     )
-    send.add_argument("--file", default="-", metavar="FILE", help="default '-' = stdin")
-    send.add_argument("--key", help="messages with the same key keep their order")
+    send.add_argument("--file", metavar="FILE", help="instead of values; default '-' = stdin")
+    send.add_argument("--key", type=argument.text, help="messages with the same key keep their order")
     urgent = f"9 is most urgent; default {PRIORITY_DEFAULT}"
-    send.add_argument("--priority", type=_priority, default=PRIORITY_DEFAULT, metavar="0-9", help=urgent)
     send.add_argument(
-        "--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times"
+        "--priority", type=argument.priority, default=PRIORITY_DEFAULT, metavar="0-9", help=urgent
     )
-    send.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default 30")
+    send.add_argument(
+        "--header",
+        type=argument.header,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="may be given several times",
+    )
+    send.add_argument(
+        "--timeout", type=argument.some_seconds, default=30.0, metavar="SECONDS", help="default 30"
+    )
 
     receive = commands.add_parser(
         "receive", parents=[client], help="receive messages and print their values, one per line"
     )
     receive.set_defaults(command="messages:receive")
-    receive.add_argument("queue", metavar="QUEUE")
+    receive.add_argument("queue", type=argument.text, metavar="QUEUE")
     receive.add_argument(
         "--count",
-        type=_not_negative,
+        type=argument.number(0),
         default=1,
         metavar="N",
         help="number of messages; default 1; 0 = until none comes within the timeout",
     )
     receive.add_argument(
-        "--timeout", type=float, default=5.0, metavar="SECONDS", help="wait for each message; default 5"
+        "--timeout",
+        type=argument.seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="wait for each message; default 5",
     )
     receive.add_argument(
         "--ack", action=argparse.BooleanOptionalAction, default=True, help="--no-ack leaves them in the queue"
@@ -292,24 +361,6 @@ def _add_messages(commands: Any, client: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print partition, offset, priority, deliveries, key and headers",
     )
-
-
-def _priority(text: str) -> int:
-    if not text.isdecimal() or int(text) >= PRIORITIES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no priority: give 0 to {PRIORITIES - 1}")
-    return int(text)
-
-
-def _not_negative(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number: give 0 or more")
-    return int(text)
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false: give one of them")
-    return text == "true"
 
 
 if __name__ == "__main__":

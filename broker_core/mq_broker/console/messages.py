@@ -12,12 +12,14 @@ from mq_wire.errors import FixTheCall, InvalidOption, InvalidRequest
 from pyspark_mq import Consumer, Message, Producer
 
 _PREFETCH_MAX = 1000
+#: More than any queue can hold.
+_UNLIMITED = 1 << 62
 
 
 def send(options: argparse.Namespace) -> int:
     """Sends the values, or the lines of a file, and waits until all are durable."""
     key = None if options.key is None else options.key.encode()
-    headers = _headers(options.header)
+    headers = {name: value.encode() for name, value in options.header} or None
     sent, refused = 0, None
     with Producer(options.broker, queue=options.queue, send_timeout=options.timeout) as producer:
         for value in _values(options):
@@ -39,9 +41,11 @@ def receive(options: argparse.Namespace) -> int:
     """Prints values as they come. Each message is acknowledged when its line has been written."""
     # No more than --count is fetched: messages that are fetched and not printed would count as delivered.
     prefetch = min(options.count or _PREFETCH_MAX, _PREFETCH_MAX)
+    # With --no-ack all of them stay unacknowledged until the command ends.
+    unacknowledged = prefetch if options.ack else options.count or _UNLIMITED
     received = 0
     with Consumer(
-        options.broker, queue=options.queue, prefetch=prefetch, max_unacknowledged=prefetch
+        options.broker, queue=options.queue, prefetch=prefetch, max_unacknowledged=unacknowledged
     ) as consumer:
         while not options.count or received < options.count:
             message = consumer.receive(timeout=options.timeout)
@@ -64,28 +68,15 @@ def _values(options: argparse.Namespace) -> Iterator[bytes]:
     if options.values:
         yield from (value.encode() for value in options.values)
         return
-    if options.file == "-" and sys.stdin is None:
+    path = options.file or "-"
+    if path == "-" and sys.stdin is None:
         raise InvalidOption("stdin is closed: give values, or --file")
     try:
-        with (
-            contextlib.nullcontext(sys.stdin.buffer)
-            if options.file == "-"
-            else open(options.file, "rb") as file
-        ):
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
             yield from (line.rstrip(b"\r\n") for line in file)
     except OSError as error:
-        name = "stdin" if options.file == "-" else f"--file {options.file!r}"
+        name = "stdin" if path == "-" else f"--file {path!r}"
         raise InvalidOption(f"{name} cannot be read: {error.strerror}") from None
-
-
-def _headers(texts: list[str]) -> dict[str, bytes] | None:
-    headers = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InvalidOption(f"--header {text!r} is not NAME=VALUE: give a name, '=' and a value")
-        headers[name] = value.encode()
-    return headers or None
 
 
 def _line(message: Message, *, verbose: bool) -> str:

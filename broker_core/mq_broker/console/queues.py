@@ -8,6 +8,7 @@ from typing import Any
 from mq_broker.console.output import put
 from mq_broker.console.tables import age, print_pairs, print_table, size
 from mq_wire.errors import InvalidRequest, UnknownDestination
+from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection
 
@@ -52,6 +53,8 @@ def queues(options: argparse.Namespace) -> int:
 
 def stats(options: argparse.Namespace) -> int:
     """Prints the figures of the broker, or of one queue."""
+    if options.queue:
+        check_destination(options.queue)
     reply = _call(options, "Stats", admin_pb2.StatsRequest(destination=options.queue))
     print_pairs(_queue_pairs(reply.destination) if options.queue else _broker_pairs(reply.broker))
     return 0
@@ -83,10 +86,16 @@ def _exists(connection: Connection, queue: str) -> bool:
 
 def delete(options: argparse.Namespace) -> int:
     """Deletes a queue."""
+    check_destination(options.queue)
     with Connection(options.broker) as connection:
-        reply = connection.call(
-            "Stats", admin_pb2.StatsRequest(destination=options.queue), retry_timeout=None
-        )
+        try:
+            reply = connection.call(
+                "Stats", admin_pb2.StatsRequest(destination=options.queue), retry_timeout=None
+            )
+        except UnknownDestination:
+            raise UnknownDestination(
+                f"queue {options.queue!r} does not exist: `mq queues` lists all queues"
+            ) from None
         depth = reply.destination.depth_rows
         if depth and not options.force:
             raise InvalidRequest(
