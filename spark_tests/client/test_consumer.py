@@ -15,7 +15,14 @@ import pyarrow as pa
 import pytest
 
 from mq_broker import LocalBroker
-from mq_wire.errors import ClientClosed, InvalidOption, InvalidRequest, NotAssigned, SessionClosed
+from mq_wire.errors import (
+    ClientClosed,
+    InvalidName,
+    InvalidOption,
+    InvalidRequest,
+    NotAssigned,
+    SessionClosed,
+)
 from mq_wire.v1 import admin_pb2
 from pyspark_mq import Connection, Consumer, Message, Producer
 from spark_tests.support.waiting import wait_until
@@ -283,13 +290,15 @@ def test_what_cannot_be_acknowledged_is_refused(module_broker: LocalBroker, queu
         with pytest.raises(InvalidOption, match="colour"):
             consumer.batches(columns=["colour"])
         wrong: Any
-        for wrong in (None, 7, object()):
+        for wrong in (None, 7, object(), b"x"):
             with pytest.raises(InvalidRequest, match=type(wrong).__name__):
                 consumer.acknowledge(wrong)
             with pytest.raises(InvalidRequest, match=type(wrong).__name__):
                 consumer.acknowledge_up_to(wrong)
     with pytest.raises(InvalidOption, match="prefetch=0"):
         Consumer(module_broker.address, queue=queue, prefetch=0)
+    with pytest.raises(InvalidName, match=r"the queue is missing: write Consumer\(queue=...\)"):
+        Consumer(module_broker.address)
     for wrong in ("10", 1.5, True, None):
         with pytest.raises(InvalidOption, match="max_unacknowledged"):
             Consumer(module_broker.address, queue=queue, max_unacknowledged=wrong)

@@ -38,6 +38,12 @@ def test_names_in_any_case_and_values_with_units() -> None:
     assert (options.max_trigger_delay, options.include_headers) == (30_000, True)
 
 
+@pytest.mark.parametrize("text", ["5 minutes", "5m", "5min", "300 seconds", "300s", "1 minute"])
+def test_times_have_the_names_of_spark(text: str) -> None:
+    minutes = 1 if text == "1 minute" else 5
+    assert SourceOptions.parse(QUEUE | {"maxTriggerDelay": text}).max_trigger_delay == minutes * 60_000
+
+
 def test_what_spark_adds_to_a_sink_is_not_unknown() -> None:
     assert SinkOptions.parse(QUEUE | {"checkpointlocation": "/x", "queryname": "q"}).queue == "orders"
 
@@ -52,6 +58,14 @@ def test_what_spark_adds_to_a_sink_is_not_unknown() -> None:
         (SinkOptions, QUEUE | {"lingerm": "5"}, r"did you mean lingerMs\?"),
         (SourceOptions, QUEUE | {"path": "orders"}, "takes no path"),
         (SourceOptions, QUEUE | {"kafka.bootstrap.servers": "x"}, "is for Kafka"),
+        (ReadOptions, {}, r"If this is a table: .*CREATE TEMPORARY VIEW"),
+        (ReadOptions, QUEUE | {"option.queue": "q"}, "use CREATE TEMPORARY VIEW"),
+        (SourceOptions, {"subscribe": "q"}, "format mq takes option queue"),
+        (
+            BrowseOptions,
+            QUEUE | {"endingoffsets": "latest"},
+            "endingoffsets is for Kafka.*leave the option out",
+        ),
         (
             SourceOptions,
             QUEUE | {"startingoffsets": "latest"},

@@ -40,8 +40,8 @@ def test_expiry_is_refused_where_it_is_asked_for() -> None:
 def test_rows_are_routed_in_order() -> None:
     options = SinkOptions.parse({"routebycolumns": "true"})
     rows = batch(
-        value=pa.array(["1", "2", "3", "4"]),
-        queue=pa.array(["b", "a", "b", "a"]),
+        Value=pa.array(["1", "2", "3", "4"]),
+        QUEUE=pa.array(["b", "a", "b", "a"]),
         partition=pa.array([0, 1, 2, 3], pa.int32()),
     )
     found = {queue: records.to_pydict() for queue, records in routed(rows, options)}

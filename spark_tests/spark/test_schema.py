@@ -112,6 +112,8 @@ def test_rows_of_our_source_can_be_written_as_they_are() -> None:
         (struct(value=BinaryType(), headers=StringType()), "headers is string"),
         (struct(value=BinaryType(), keys=BinaryType()), r"keys is unknown \(did you mean key\?\)"),
         (struct(value=BinaryType(), queue=IntegerType()), None),
+        (struct(VALUE=BinaryType(), Key=BinaryType()), None),
+        (struct(VALUE=BinaryType(), value=BinaryType()), r"\['value'\] are there twice"),
     ],
 )
 def test_sink_schemas(schema: StructType, text: str | None) -> None:

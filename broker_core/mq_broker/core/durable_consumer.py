@@ -215,8 +215,8 @@ class Consumer:
                 f"consumer {self.label!r} acknowledged everything up to {self.floor} and it is no longer "
                 f"kept, but {asked} was asked for: "
                 "the checkpoint lost its last batches, or is an old copy. Start with a new checkpoint. "
-                "failOnDataLoss=false goes on "
-                "without these rows, where the sink takes the batch again"
+                "failOnDataLoss=false goes on without these rows: the batch is then empty, and a sink of "
+                "format mq that has it already refuses it"
             )
         if any(
             not plan.assignments and not plan.emptied for plan in self.plans.values()

@@ -153,8 +153,8 @@ def _not_kept(asked: str, consumer: Consumer) -> str:
     return (
         f"{asked} of consumer {consumer.label!r} was acknowledged, and its rows are no longer kept: the "
         f"checkpoint lost its last batches, "
-        "or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on without them, where "
-        "the sink takes the batch again"
+        "or is an old copy. Start with a new checkpoint. failOnDataLoss=false goes on without these rows: "
+        "the batch is then empty, and a sink of format mq that has it already refuses it"
     )
 
 

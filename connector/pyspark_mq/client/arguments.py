@@ -61,3 +61,11 @@ def check_count(value: Any, name: str, most: int | None = None) -> int:
             f"1{f' to {most}' if most else ''}"
         )
     return value
+
+
+def not_copied(what: str) -> TypeError:
+    """Returns the error for copying or pickling a producer or consumer."""
+    return TypeError(
+        f"a {what} cannot be copied or pickled: it belongs to the process that made it. Make one in each "
+        "process, such as inside the function that Spark calls"
+    )

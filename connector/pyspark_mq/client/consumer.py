@@ -9,18 +9,18 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from mq_wire.errors import ClientClosed, InvalidRequest, MqError
+from mq_wire.errors import ClientClosed, InvalidName, InvalidRequest, MqError
 from mq_wire.limits import DEFAULT_ADDRESS, RECORDS_ROWS_MAX
 from mq_wire.names import check_destination
 from mq_wire.v1 import admin_pb2
 from pyspark_mq.client import forks
 from pyspark_mq.client.acknowledging import Verb
-from pyspark_mq.client.arguments import check_count, check_timeout
+from pyspark_mq.client.arguments import check_count, check_timeout, not_copied
 from pyspark_mq.client.columns import delivered_schema
 from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.consume_stream import stream_for_one_more
@@ -82,6 +82,8 @@ class Consumer:
         connect_timeout: float = 10.0,
         connection: Connection | None = None,
     ) -> None:
+        if not queue:
+            raise InvalidName("the queue is missing: write Consumer(queue=...)")
         self.queue: Final = check_destination(queue)
         for option, value in (("prefetch", prefetch), ("max_unacknowledged", max_unacknowledged)):
             if value is not None or option != "prefetch":
@@ -267,6 +269,9 @@ class Consumer:
             if self._owns_connection:
                 self._connection.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise not_copied("consumer")
+
     def __enter__(self) -> Consumer:
         return self
 
@@ -304,7 +309,7 @@ class Consumer:
             rows = _rows_of_messages([what], verb)
         elif isinstance(what, pa.RecordBatch | pa.Table):
             rows = self._rows_of_batch(what)
-        elif isinstance(what, Iterable):
+        elif isinstance(what, Iterable) and not isinstance(what, bytes | str):
             rows = _rows_of_messages(list(what), verb)
         else:
             raise _not_settled(what, verb)

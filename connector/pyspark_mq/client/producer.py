@@ -8,11 +8,11 @@ import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from mq_wire.errors import InvalidName, InvalidOption, InvalidRecords, MqError
+from mq_wire.errors import InvalidName, InvalidOption, InvalidRecords, MqError, SendOutcomeUnknown
 from mq_wire.limits import DEFAULT_ADDRESS, PRIORITY_DEFAULT, RECORDS_BYTES_MAX, RECORDS_ROWS_MAX
 from mq_wire.names import check_client_name, check_destination
 from mq_wire.v1 import admin_pb2, produce_pb2
@@ -24,11 +24,12 @@ from pyspark_mq.client.accumulator import (
     check_size,
     sparse_columns,
 )
-from pyspark_mq.client.arguments import seconds
+from pyspark_mq.client.arguments import not_copied, seconds
 from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.gathering import Bounds, Gathering
 from pyspark_mq.client.receipts import BatchReceipt, Receipt
 from pyspark_mq.client.records import PIECE_BYTES_MAX, cut, to_piece, to_records
+from pyspark_mq.client.sending import Sending
 from pyspark_mq.client.window import Window
 
 #: Sending from one batch on while the next is gathered needs room for at least two.
@@ -230,9 +231,10 @@ class Producer:
             SendOutcomeUnknown: answers are still missing after `timeout`; ask again.
             MqError: the first failure that no receipt has told yet, with a note of how many there were.
         """
-        errors = [
-            error for sending in self._gathering.flush(timeout) if (error := sending.error()) is not None
-        ]
+        self._raise_first(self._gathering.flush(timeout))
+
+    def _raise_first(self, failed: list[Sending]) -> None:
+        errors = [error for sending in failed if (error := sending.error()) is not None]
         if errors:
             if len(errors) > 1:
                 errors[0].add_note(f"{len(errors)} sends to queue {self.queue!r} failed; this is the first")
@@ -253,10 +255,20 @@ class Producer:
         if not gathering.close():
             return
         try:
-            self.flush(timeout)
+            failed = self._gathering.flush(timeout)
+        except SendOutcomeUnknown as error:
+            raise SendOutcomeUnknown(
+                f"{str(error).partition(': ')[0]}: the producer is closed and does not try them any more. "
+                "Whether they are stored is not known. To wait longer, call flush() before close()"
+            ) from None
+        else:
+            self._raise_first(failed)
         finally:
             unclosed.closed(gathering)
             gathering.finish()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copied("producer")
 
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._gathering.inherited is not None:

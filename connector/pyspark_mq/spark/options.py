@@ -31,18 +31,32 @@ _NOT_YET: Final[dict[str, str]] = {
 #: What Spark itself adds to the options of a sink.
 _ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
-#: Spark's tables pass each option a second time with this prefix.
-_AGAIN: Final = "option."
+#: Spark hands over each option of a table a second time with this prefix, but only when the table is made:
+#: readers and writers of a Python source get none of them.
+_OF_TABLES: Final = "option."
+_NO_TABLES: Final = (
+    "Spark gives the options of a table to no Python source: "
+    "use CREATE TEMPORARY VIEW ... USING mq OPTIONS (...)"
+)
 
 _DURATION_MS: Final[dict[str, float]] = {
     "": 1,
     "us": 1e-3,
     "ms": 1,
     "s": 1e3,
+    "sec": 1e3,
+    "second": 1e3,
+    "seconds": 1e3,
     "m": 6e4,
     "min": 6e4,
+    "minute": 6e4,
+    "minutes": 6e4,
     "h": 3.6e6,
+    "hour": 3.6e6,
+    "hours": 3.6e6,
     "d": 8.64e7,
+    "day": 8.64e7,
+    "days": 8.64e7,
 }
 _SIZE_BYTES: Final[dict[str, int]] = {
     "": 1,
@@ -80,12 +94,19 @@ class _Options:
         """
         known = {_spelled(field.name).lower(): field for field in fields(cls)}
         values: dict[str, Any] = {}
+        if any(name.lower().startswith(_OF_TABLES) for name in given):
+            raise Unsupported(f"a table cannot be a queue: {_NO_TABLES}")
+        if not given:
+            raise InvalidOption(
+                "option queue is missing: name the queue, such as .option('queue', 'orders'). "
+                f"If this is a table: {_NO_TABLES}"
+            )
         for name, text in given.items():
             lower = name.lower()
             if lower in known:
                 field = known[lower]
                 values[field.name] = _PARSERS[str(field.type)](_spelled(field.name), text)
-            elif lower not in _ADDED_BY_SPARK and not lower.startswith(_AGAIN):
+            elif lower not in _ADDED_BY_SPARK:
                 _refuse_unknown(name, cls._direction(), [_spelled(field.name) for field in fields(cls)])
         options = cls(**values)
         options._check()
@@ -303,6 +324,15 @@ def _refuse_unknown(name: str, direction: str, known: list[str]) -> None:
         raise InvalidOption(
             "option kafka.bootstrap.servers is for Kafka: format mq takes option broker, such as "
             "mq://127.0.0.1:7654"
+        )
+    if lower in ("subscribe", "subscribepattern", "assign"):
+        raise InvalidOption(
+            f"option {name} is for Kafka: format mq takes option queue, the name of one queue"
+        )
+    if lower.startswith("endingoffsets"):
+        raise InvalidOption(
+            f"option {name} is for Kafka: a batch read browses all that is there, and a stream goes on; "
+            "leave the option out"
         )
     close = difflib.get_close_matches(lower, [option.lower() for option in known], n=1)
     suggestion = next(

@@ -57,6 +57,7 @@ def routed(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, p
         InvalidRecords: a row without a queue.
         Unsupported: a row with an expiry.
     """
+    batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     records = envelope_columns(batch, options.route_by_columns)
     if options.queue:
         yield options.queue, records

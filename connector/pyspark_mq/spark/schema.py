@@ -114,16 +114,17 @@ def check_source_schema(schema: StructType) -> None:
 
 
 def check_sink_schema(schema: StructType, queue: str, route_by_columns: bool) -> None:
-    """Checks the columns of a DataFrame that is to be written.
+    """Checks the columns of a DataFrame that is to be written. Their names are in any case, as everywhere in
+    Spark.
 
     Raises:
         InvalidRecords: value is missing, or a column has another type, is unknown or is there twice.
         Unsupported: a column of a later version.
     """
     problems = []
-    fields = {field.name: field for field in schema.fields}
-    if len(fields) < len(schema.fields):
-        names = [field.name for field in schema.fields]
+    names = [field.name.lower() for field in schema.fields]
+    fields = dict(zip(names, schema.fields, strict=True))
+    if len(fields) < len(names):
         problems.append(
             f"columns {sorted({name for name in names if names.count(name) > 1})} are there twice"
         )
