@@ -26,7 +26,7 @@ from mq_broker.core.log import FRAME, KeptPlace
 from mq_broker.core.markers import Marker
 from mq_broker.core.query import Query, Reader
 from mq_broker.core.selection import Selection
-from mq_broker.core.staged import StagedFrame, StagedSet
+from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Ended
 from mq_broker.journal.snapshots import PART_BYTES_MAX
@@ -207,10 +207,9 @@ def test_a_staged_set_of_many_batches_whose_priorities_differ() -> None:
     entry = store.Staged(
         token=bytes(16), query_id=ID, run_id=ID, target=NAME, records=store.Records(rows=RECORDS_ROWS_MAX)
     )
-    frame = StagedFrame(
-        entry, KeptPlace(LARGE, LARGE, 1 << 31, 1), Facets(np.zeros(RECORDS_ROWS_MAX, np.int8))
-    )
-    held.frames = [frame] * 500
+    place, facets = KeptPlace(LARGE, LARGE, 1 << 31, 1), Facets(np.zeros(RECORDS_ROWS_MAX, np.int8))
+    for _ in range(500):
+        held.add(entry, place, facets, 0)
     assert checked(snapshot._staged_pieces("staged/00", held)) > 10
 
 

@@ -236,9 +236,9 @@ SINK: Final = (
         (
             Change(
                 apply._staged,
-                "state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)",
+                "state.staged.add(held, what, body.place, body.facets, time_us)",
                 """
-                state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)
+                state.staged.add(held, what, body.place, body.facets, time_us)
                 destination, partition = partition_of(state, what.destination, what.partition)
                 priority = body.facets.frame_priority
                 rows, columns = what.records.rows, what.records.columns
@@ -248,7 +248,7 @@ SINK: Final = (
                 state.stir(destination.name)
                 """,
             ),
-            Change(apply._staged_committed, "for frame in held.frames:", "for frame in ():"),
+            Change(apply._staged_committed, "sets.append(held.frames)", "pass"),
         ),
         "simulation",
     ),
@@ -348,7 +348,13 @@ SINK: Final = (
     Bug(
         "rows that were staged are counted for ever",
         "a set that is over still counts as staged",
-        (Change(StagedSets.pop, "self._count(held, frame, -1)", "pass"),),
+        (
+            Change(
+                StagedSets.pop,
+                "self._count(held, -len(held.frames), gone, -held.size_bytes)",
+                "pass",
+            ),
+        ),
         "model",
     ),
     Bug(

@@ -27,10 +27,10 @@ from mq_broker.core.subscription import Backlog, Subscription
 #: What changes durable state. Of a log, `trim`, `bury` and `compact_producers` forget what nobody can get any
 #: more: that is derived.
 MUTATORS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
-    (PartitionLog, ("append", "move")),
+    (PartitionLog, ("append", "extend", "move")),
     (Audit, ("record",)),
     (RowCounts, ("add", "forget")),
-    (Backlog, ("append", "plan", "acknowledge", "keep", "lose")),
+    (Backlog, ("append", "append_runs", "plan", "acknowledge", "keep", "lose")),
     (Subscription, ("note_ended",)),
     (Consumer, ("add", "acknowledge", "forget", "drop_returned", "mark_committed")),
     (StagedSets, ("add", "pop")),

@@ -12,11 +12,12 @@ from pyroaring import BitMap64
 
 from mq_broker.core import apply_consumers, owners
 from mq_broker.core.audit import SKIPPED, Range
+from mq_broker.core.batches import in_partitions
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_broker.core.markers import Marker
-from mq_broker.core.staged import StagedFrame, StagedSet, bare
+from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_broker.core.touching import partition_of, subscription_of, touch
 from mq_wire.store.v1 import store_pb2 as store
@@ -55,7 +56,7 @@ def _destination_deleted(
     state.consumers_total -= state.by_number[what.destination].durable_consumers
     state.remove(what.destination)
     for token, held in list(state.staged.items()) if state.staged.rows_of[what.destination] else ():
-        if any(frame.entry.destination == what.destination for frame in held.frames):
+        if what.destination in held.rows_of:
             _drop_staged(state, token)
     state.dirty.add(("broker",))
     state.dirty.add(("gone", what.destination))
@@ -124,7 +125,7 @@ def _staged(state: State, what: store.Staged, time_us: int, body: Body | None) -
     target = _target_of(what)
     if held is None:
         held = StagedSet(what.token, what.epoch, what.query_id, what.batch_id, what.run_id, target)
-    state.staged.add(held, StagedFrame(bare(what), body.place, body.facets), time_us)
+    state.staged.add(held, what, body.place, body.facets, time_us)
     if what.query_id:
         owners.raise_epoch(state, what.query_id, target, what.epoch)
     state.dirty.add(("staged", what.token))
@@ -143,18 +144,19 @@ def _drop_staged(state: State, token: bytes) -> None:
 
 def _staged_committed(state: State, what: store.StagedCommitted, time_us: int, body: Body | None) -> None:
     state.is_crowded = False
+    sets = []
     for token in what.tokens:
         held = state.staged.pop(token)
         assert held is not None
         state.dirty.add(("staged", token))
-        for frame in held.frames:
-            entry, records = frame.entry, frame.entry.records
-            destination, partition = partition_of(state, entry.destination, entry.partition)
-            priority = frame.facets.frame_priority
-            base = partition.log.append(records.rows, records.columns, frame.place, priority, "", 0, time_us)
-            _append(destination, entry.partition, base, frame.facets, records.rows)
-            touch(state, entry.destination, entry.partition, base, base + records.rows)
-            state.stir(destination.name)
+        sets.append(held.frames)
+    for number, partition, frames, priorities in in_partitions(sets, time_us):
+        destination, found = partition_of(state, number, partition)
+        base = found.log.extend(frames)
+        for subscription in destination.subscriptions.values():
+            subscription.backlogs[partition].append_runs(base, priorities)
+        touch(state, number, partition, base, found.log.next_offset)
+        state.stir(destination.name)
     if what.owner:
         owners.set_marker(
             state,

@@ -127,17 +127,19 @@ def _ranges(state: State, sets: list[StagedSet]) -> list[StagedRange]:
     """Returns where the rows of each set go: at the next offset of their partition, one set behind the
     other.
     """
+    if sum(held.frames.partitions for held in sets) > _RANGES_MAX:
+        return []
     following: dict[tuple[int, int], int] = {}
     ranges = []
     for number, held in enumerate(sets):
-        for (destination, partition), rows in held.next_sequence.items():
+        for destination, partition, rows in held.frames.ends():
             key = (destination, partition)
             base = following.get(key, state.by_number[destination].partitions[partition].log.next_offset)
             following[key] = base + rows
             ranges.append(
                 StagedRange(set=number, destination=destination, partition=partition, base=base, rows=rows)
             )
-    return ranges if len(ranges) <= _RANGES_MAX else []
+    return ranges
 
 
 def _whole_set(state: State, token: produce.StagedToken, request: produce.CommitStagedRequest) -> StagedSet:
@@ -161,7 +163,7 @@ def _whole_set(state: State, token: produce.StagedToken, request: produce.Commit
     if request.target:
         destination = state.by_name.get(request.target)
         number = destination.number if destination is not None else 0
-        if any(frame.entry.destination != number for frame in held.frames):
+        if any(known != number for known in held.rows_of):
             raise InvalidRequest(
                 f"staged set {held.token.hex()} holds rows for other destinations than {request.target!r}: "
                 f"commit it under target ''"

@@ -43,7 +43,7 @@ def _staged_info(ledger: Ledger, held: StagedSet) -> produce.StagedInfo:
         run_id=held.run_id,
         epoch=held.epoch,
         target=held.target,
-        destinations=sorted({by_number[number].name for number, _ in held.next_sequence}),
+        destinations=sorted({by_number[number].name for number in held.rows_of}),
         rows=held.rows,
         bytes=held.size_bytes,
         age_ms=max(ledger.now_us - held.last_time_us, 0) // 1000,

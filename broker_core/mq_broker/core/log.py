@@ -240,6 +240,22 @@ class PartitionLog:
         self.next_offset = base + rows
         return base
 
+    def extend(self, frames: np.ndarray) -> int:
+        """Adds frames (`FRAME`) at the end, and returns the base offset that the first of them gets. Base
+        offsets are filled in.
+        """
+        base = self.next_offset
+        after = np.cumsum(frames["span"], dtype=np.uint64) + np.uint64(base)
+        frames["base"] = after - frames["span"]
+        end = self._make_room(len(frames))
+        self._frames[end : end + len(frames)] = frames
+        self._bases[end : end + len(frames)] = frames["base"]
+        self._sum(frames, 1)
+        self._count += len(frames)
+        self._view = None
+        self.next_offset = int(after[-1])
+        return base
+
     def _push(self, frame: tuple[int, ...]) -> None:
         end = self._make_room(1)
         self._frames[end] = frame

@@ -49,10 +49,8 @@ def live_segments(state: State) -> set[int]:
     """Returns the segments of which any frame is still in some index, or staged."""
     logs = [partition.log for destination in state.by_number.values() for partition in destination.partitions]
     columns = [log.index().frames["segment"] for log in logs if log.frames]
-    columns.append(
-        np.array([frame.place.segment for held in state.staged.values() for frame in held.frames], np.uint64)
-    )
-    return set(np.unique(np.concatenate(columns)).tolist())
+    columns.extend(held.frames.table["segment"] for held in state.staged.values())
+    return set(np.unique(np.concatenate(columns)).tolist()) if columns else set()
 
 
 def reclaimable(state: State, segments: list[int]) -> list[int]:
@@ -123,4 +121,4 @@ def holds_staged(state: State, segment: int) -> bool:
     """Returns whether rows of a staged set lie in the segment; those stay where they are until they are
     committed.
     """
-    return any(frame.place.segment == segment for held in state.staged.values() for frame in held.frames)
+    return any((held.frames.table["segment"] == segment).any() for held in state.staged.values())

@@ -22,12 +22,13 @@ from google.protobuf.message import Message
 from pyroaring import BitMap64
 
 from mq_broker.core import audit_parts, consumer_parts, owners, parts, retention, stored
+from mq_broker.core.batches import StagedFrame
 from mq_broker.core.destination import Destination, Partition
 from mq_broker.core.facets import restored
 from mq_broker.core.log import FRAME, KeptPlace, frames_of
 from mq_broker.core.parts import key_of, part_of
 from mq_broker.core.selection import Lane, range_bitmap
-from mq_broker.core.staged import StagedFrame, StagedSet, bare
+from mq_broker.core.staged import StagedSet
 from mq_broker.core.state import State
 from mq_broker.core.subscription import Subscription, lanes_of
 from mq_broker.core.touching import CHUNK_BITS
@@ -329,4 +330,4 @@ def _restore_staged(state: State, part: store.StagedPart) -> None:
     for frame in part.frames:
         place = KeptPlace(frame.segment, frame.position, frame.size, frame.crc)
         facets = restored(frame.priority, frame.priorities)
-        state.staged.add(held, StagedFrame(bare(frame.staged), place, facets), part.last_time_us)
+        state.staged.add(held, frame.staged, place, facets, part.last_time_us)

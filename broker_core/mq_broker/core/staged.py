@@ -4,36 +4,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
 
-from mq_broker.core.audit import Range
+from mq_broker.core.batches import Batches
 from mq_broker.core.facets import Facets
 from mq_broker.core.log import Place
 from mq_broker.core.timers import Timers
-from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1.store_pb2 import Staged
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFrame:
-    """One batch of a set."""
-
-    entry: Staged
-    place: Place
-    facets: Facets
-
-
-def bare(what: Staged) -> Staged:
-    """Returns what a batch has of its own: the rest, which may be long, is the same in all of its set."""
-    return Staged(
-        destination=what.destination,
-        partition=what.partition,
-        records=what.records,
-        first_sequence=what.first_sequence,
-        records_crc=what.records_crc,
-    )
 
 
 @dataclass(slots=True)
@@ -50,28 +29,21 @@ class StagedSet:
     last_time_us: int = 0
     rows: int = 0
     size_bytes: int = 0
-    frames: list[StagedFrame] = field(default_factory=list)
-    #: (destination, partition) -> next sequence, and the last ranges.
-    next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
-    ranges: dict[tuple[int, int], deque[Range]] = field(default_factory=dict)
+    #: Destination number -> rows.
+    rows_of: dict[int, int] = field(default_factory=dict)
+    frames: Batches = field(default_factory=Batches)
 
-    def add(self, frame: StagedFrame, time_us: int) -> None:
-        entry = frame.entry
-        key = (entry.destination, entry.partition)
-        self.frames.append(frame)
-        self.rows += entry.records.rows
-        self.size_bytes += frame.place.size
+    def add(self, entry: Staged, place: Place, facets: Facets, time_us: int) -> None:
+        number, rows = entry.destination, entry.records.rows
+        self.frames.add(entry, place, facets)
+        self.rows += rows
+        self.rows_of[number] = self.rows_of.get(number, 0) + rows
+        self.size_bytes += place.size
         self.last_time_us = time_us
-        self.next_sequence[key] = entry.first_sequence + entry.records.rows
-        known = self.ranges.setdefault(key, deque(maxlen=AUDIT_RANGES))
-        known.append(Range(entry.first_sequence, entry.records.rows, entry.records_crc, 0, time_us))
 
     def move(self, entry: Staged, place: Place) -> None:
         """Points a batch of the set to a copy of it."""
-        where = (entry.destination, entry.partition, entry.first_sequence)
-        for at, known in enumerate(self.frames):
-            if (known.entry.destination, known.entry.partition, known.entry.first_sequence) == where:
-                self.frames[at] = StagedFrame(known.entry, place, known.facets)
+        self.frames.move(entry, place)
 
     def writes_to(self, target: str | None) -> bool:
         """Whether it belongs to what is done to `target`; None is every target, for the set as for the
@@ -153,14 +125,14 @@ class StagedSets:
             else []
         )
 
-    def add(self, held: StagedSet, frame: StagedFrame, time_us: int) -> None:
+    def add(self, held: StagedSet, entry: Staged, place: Place, facets: Facets, time_us: int) -> None:
         """Adds a batch to a set, which is open from now on."""
-        held.add(frame, time_us)
+        held.add(entry, place, facets, time_us)
         if held.token not in self._sets:
             self._unseen[held.token] = None
         self._sets[held.token] = held
         self.queries.setdefault(held.query_id, QueryStaged()).tokens[held.token] = None
-        self._count(held, frame, 1)
+        self._count(held, 1, {entry.destination: entry.records.rows}, place.size)
 
     def pop(self, token: bytes) -> StagedSet | None:
         """Ends a set; returns it, None where it was not open."""
@@ -168,20 +140,20 @@ class StagedSets:
         if held is not None:
             self._seen.drop(token)
             self._unseen.pop(token, None)
-            for frame in held.frames:
-                self._count(held, frame, -1)
+            gone = {number: -rows for number, rows in held.rows_of.items()}
+            self._count(held, -len(held.frames), gone, -held.size_bytes)
             known = self.queries[held.query_id]
             del known.tokens[token]
             if not known.tokens:
                 del self.queries[held.query_id]
         return held
 
-    def _count(self, held: StagedSet, frame: StagedFrame, sign: int) -> None:
-        rows, size, number = sign * frame.entry.records.rows, sign * frame.place.size, frame.entry.destination
-        known = self.queries[held.query_id]
-        self.batches += sign
+    def _count(self, held: StagedSet, batches: int, rows_of: dict[int, int], size: int) -> None:
+        rows, known = sum(rows_of.values()), self.queries[held.query_id]
+        self.batches += batches
         known.rows, known.size_bytes = known.rows + rows, known.size_bytes + size
         self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size
-        self.rows_of[number] += rows
-        if not self.rows_of[number]:
-            del self.rows_of[number]
+        for number, more in rows_of.items():
+            self.rows_of[number] += more
+            if not self.rows_of[number]:
+                del self.rows_of[number]

@@ -191,7 +191,7 @@ def _target_of(staged: produce.StagedSet) -> str | None:
 
 
 def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: tuple[int, int]) -> bool:
-    expected = held.next_sequence.get(key, 0)
+    expected = held.frames.next_sequence(*key)
     if header.first_sequence == expected:
         return False
     if header.first_sequence > expected:
@@ -199,10 +199,10 @@ def _seen_before(held: StagedSet, header: produce.PublishHeader, crc: int, key: 
             f"staged set {held.token.hex()} misses sequence {expected}, got {header.first_sequence}: send "
             f"it again in order"
         )
-    for known in reversed(held.ranges[key]):
-        if known.first == header.first_sequence and known.rows == header.rows and known.crc == crc:
+    for first, rows, known_crc in held.frames.newest(*key):
+        if (first, rows, known_crc) == (header.first_sequence, header.rows, crc):
             return True
-        if known.first <= header.first_sequence:
+        if first <= header.first_sequence:
             raise SequenceReused(
                 f"staged set {held.token.hex()} got sequence {header.first_sequence} again with other "
                 f"content: "

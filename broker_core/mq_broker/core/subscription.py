@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
+import numpy as np
 from pyroaring import BitMap64, FrozenBitMap64
 
 from mq_broker.core.counts import RowCounts
@@ -64,6 +65,17 @@ class Backlog:
         self.unacknowledged.add_range(base, base + rows)
         self.rows += rows
         self.ready.add_rows(base, facets.priority, rows)
+
+    def append_runs(self, base: int, runs: Iterable[tuple[int | np.ndarray, int]]) -> None:
+        """Takes new rows: so many of one priority, or with these priorities, then so many more ..."""
+        if self.unacknowledged is _NONE:
+            self.unacknowledged = BitMap64()
+        end = base
+        for priorities, rows in runs:
+            self.ready.add_rows(end, priorities, rows)
+            end += rows
+        self.unacknowledged.add_range(base, end)
+        self.rows += end - base
 
     def restore(self, lanes: Iterable[Lane]) -> None:
         """Takes rows that a snapshot or a repair knows to be ready."""

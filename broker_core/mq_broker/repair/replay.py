@@ -14,13 +14,14 @@ from pyroaring import BitMap64
 
 from mq_broker.core import apply, owners
 from mq_broker.core.audit import SKIPPED, Range
+from mq_broker.core.batches import StagedFrame
 from mq_broker.core.consumer_parts import plan_of
 from mq_broker.core.destination import Destination
 from mq_broker.core.durable_consumer import Consumer, Plan, packed
 from mq_broker.core.facets import facets_of, stored_facets
 from mq_broker.core.markers import Marker
 from mq_broker.core.selection import offsets_array
-from mq_broker.core.staged import StagedFrame, StagedSet
+from mq_broker.core.staged import StagedSet
 from mq_broker.core.stored import entry_of
 from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import BodyPlace
