@@ -35,6 +35,7 @@ BATCH: Final = np.dtype(
 )
 _NONE: Final = np.zeros(0, BATCH)
 _PARTITION_BITS: Final = 32
+_PARTITION_MASK: Final = (1 << _PARTITION_BITS) - 1
 
 
 def _key(destination: int, partition: int) -> int:
@@ -157,7 +158,7 @@ class Batches:
     def ends(self) -> Iterator[tuple[int, int, int]]:
         """Yields (destination, partition, rows), in the order of the first batches for each."""
         for key in self._last:
-            destination, partition = key >> _PARTITION_BITS, key & (1 << _PARTITION_BITS) - 1
+            destination, partition = key >> _PARTITION_BITS, key & _PARTITION_MASK
             yield destination, partition, self.next_sequence(destination, partition)
 
 
@@ -185,18 +186,31 @@ def in_partitions(sets: Sequence[Batches], time_us: int) -> Iterator[tuple[int, 
     for name in ("columns", "segment", "position", "size", "crc", "priority", "rows"):
         frames[name] = table[name]
     frames["span"], frames["time_us"] = table["rows"], time_us
-    edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
-    for first, last in itertools.pairwise(edges):
-        runs = _runs(table[first:last], order[first:last], mixed)
-        yield int(table["destination"][first]), int(table["partition"][first]), frames[first:last], runs
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    runs, begins = _runs(table, order, mixed, is_first)
+    edges = [*np.flatnonzero(is_first).tolist(), len(keys)]
+    of_runs = np.searchsorted(begins, edges).tolist()
+    for at, (first, last) in enumerate(itertools.pairwise(edges)):
+        key = int(keys[first])
+        yield (
+            key >> _PARTITION_BITS,
+            key & _PARTITION_MASK,
+            frames[first:last],
+            runs[of_runs[at] : of_runs[at + 1]],
+        )
 
 
-def _runs(table: np.ndarray, numbers: np.ndarray, mixed: dict[int, np.ndarray]) -> Runs:
+def _runs(
+    table: np.ndarray, numbers: np.ndarray, mixed: dict[int, np.ndarray], is_first: np.ndarray
+) -> tuple[Runs, np.ndarray]:
+    """Returns all runs, and which batch each begins with; `is_first` = the batch is the first one of its
+    partition.
+    """
     priorities = table["priority"]
-    begins = np.append(True, (priorities[1:] != priorities[:-1]) | (priorities[1:] < 0))
-    at = np.flatnonzero(begins)
-    rows = np.add.reduceat(table["rows"].astype(np.int64), at).tolist()
-    return [
-        (mixed[number] if priority < 0 else priority, count)
-        for priority, number, count in zip(priorities[at].tolist(), numbers[at].tolist(), rows, strict=True)
-    ]
+    differs = is_first | (priorities < 0)
+    differs[1:] |= priorities[1:] != priorities[:-1]
+    begins = np.flatnonzero(differs)
+    rows = np.add.reduceat(table["rows"].astype(np.int64), begins).tolist()
+    found = zip(priorities[begins].tolist(), numbers[begins].tolist(), rows, strict=True)
+    return [(mixed[number] if priority < 0 else priority, count) for priority, number, count in found], begins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,6 +49,8 @@ class Markers:
 
     passing: dict[Key, int] = field(default_factory=dict)
     _buckets: list[dict[Key, Marker]] = field(default_factory=lambda: [{} for _ in range(BUCKETS)])
+    #: The keys of each bucket in order, once somebody has asked for them.
+    _sorted: list[list[Key] | None] = field(default_factory=lambda: [None] * BUCKETS)
     _count: int = 0
 
     def __len__(self) -> int:
@@ -71,6 +74,18 @@ class Markers:
         """Returns the markers of one bucket, not to be changed."""
         return self._buckets[number]
 
+    def behind(self, number: int, after: Key, prefix: str) -> Iterator[tuple[Key, Marker]]:
+        """Yields the markers of one bucket behind the key `after`, of owners that begin with `prefix`, in
+        order.
+        """
+        keys = self._sorted[number]
+        if keys is None:
+            keys = self._sorted[number] = sorted(self._buckets[number])
+        at = max(bisect.bisect_right(keys, after), bisect.bisect_left(keys, (prefix, "")))
+        while at < len(keys) and keys[at][0].startswith(prefix):
+            yield keys[at], self._buckets[number][keys[at]]
+            at += 1
+
     def of_owner(self, owner: str) -> list[Marker]:
         """Returns the markers of one owner on all of its targets."""
         return [marker for key, marker in self._buckets[bucket_of(owner)].items() if key[0] == owner]
@@ -82,17 +97,24 @@ class Markers:
 
     def put(self, key: Key, marker: Marker) -> None:
         """Remembers `marker` in place of an older one."""
-        bucket = self._buckets[bucket_of(key[0])]
-        self._count += key not in bucket
+        number = bucket_of(key[0])
+        bucket, keys = self._buckets[number], self._sorted[number]
+        if key not in bucket:
+            self._count += 1
+            if keys is not None:
+                bisect.insort(keys, key)
         bucket[key] = marker
         if key[0].startswith(WRITE_OWNER):
             self.passing[key] = marker.time_us
 
     def pop(self, key: Key) -> Marker | None:
         """Forgets a marker; returns it, None where there was none."""
-        marker = self._buckets[bucket_of(key[0])].pop(key, None)
+        number = bucket_of(key[0])
+        marker, keys = self._buckets[number].pop(key, None), self._sorted[number]
         if marker is not None:
             self._count -= 1
+            if keys is not None:
+                del keys[bisect.bisect_left(keys, key)]
             self.passing.pop(key, None)
         return marker
 

@@ -81,7 +81,9 @@ def open_browse(ledger: Ledger, request: wire.OpenBrowseRequest) -> wire.OpenBro
         )
     shelf = state.shelf
     parts: dict[int, Frozen] = {}
-    for number in range(len(destination.partitions)):
+    for number, backlog in enumerate(destination.queue.backlogs):
+        if not backlog.rows:
+            continue
         frozen = shelf.freeze(destination, number)
         if frozen is not None:
             parts[number] = frozen
