@@ -85,15 +85,21 @@ def create(ledger: Ledger, request: admin.CreateDestinationRequest) -> admin.Des
 
 
 def _described(destination: Destination, *, created: bool = False) -> admin.Destination:
-    return admin.Destination(
-        name=destination.name,
-        created=created,
-        destination_id=destination.destination_id,
-        partitions=[
-            admin.Partition(partition=i, end_offset=p.log.next_offset)
-            for i, p in enumerate(destination.partitions)
-        ],
-    )
+    """Tells of all partitions: of a thousand it is worked out once for each change."""
+    known = destination.described
+    if known is None or known[0] != destination.changes:
+        listed = admin.Destination(
+            name=destination.name,
+            destination_id=destination.destination_id,
+            partitions=[
+                admin.Partition(partition=i, end_offset=p.log.next_offset)
+                for i, p in enumerate(destination.partitions)
+            ],
+        )
+        known = destination.described = (destination.changes, listed.SerializeToString())
+    found = admin.Destination.FromString(known[1])
+    found.created = created
+    return found
 
 
 def delete(ledger: Ledger, request: admin.DeleteDestinationRequest) -> admin.DeleteDestinationResponse:

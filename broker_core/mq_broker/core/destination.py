@@ -51,6 +51,10 @@ class Destination:
     destination_id: bytes
     partitions: list[Partition]
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    #: How often rows of any partition changed, in this process.
+    changes: int = 0
+    #: What was told of its partitions, and at how many changes.
+    described: tuple[int, bytes] | None = None
     #: The age of the oldest row, and how long that holds.
     _oldest_us: int | None = None
     _oldest_until_us: int = -1

@@ -26,9 +26,12 @@ def list_staged(ledger: Ledger, request: produce.ListStagedRequest) -> produce.L
     tokens.
     """
     staged = ledger.state.staged
-    known = staged.queries.get(request.query_id)
-    tokens = (known.tokens if known is not None else ()) if request.query_id else staged
-    page = heapq.nsmallest(PAGE + 1, (token for token in tokens if token > request.after))
+    if request.query_id:
+        known = staged.queries.get(request.query_id)
+        tokens = known.tokens if known is not None else ()
+        page = heapq.nsmallest(PAGE + 1, (token for token in tokens if token > request.after))
+    else:
+        page = staged.behind(request.after, PAGE + 1)
     return produce.ListStagedResponse(
         sets=[_staged_info(ledger, staged[token]) for token in page[:PAGE]], more=len(page) > PAGE
     )

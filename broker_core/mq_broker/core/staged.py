@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class StagedSets:
     #: The last sign of life of each set by the clock of this process. Not known of those that a start found.
     _seen: Timers[bytes] = field(default_factory=Timers)
     _unseen: dict[bytes, None] = field(default_factory=dict)
+    #: All tokens in order, once somebody has asked for them.
+    _tokens: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -116,6 +119,13 @@ class StagedSets:
         """Returns (token, set)."""
         return self._sets.items()
 
+    def behind(self, after: bytes, count: int) -> list[bytes]:
+        """Returns the next `count` tokens behind `after`, in order."""
+        if self._tokens is None:
+            self._tokens = sorted(self._sets)
+        at = bisect.bisect_right(self._tokens, after)
+        return self._tokens[at : at + count]
+
     def of_query(self, query_id: str, target: str | None = None) -> list[StagedSet]:
         """Returns the sets of a query that belong to `target` (None = any)."""
         known = self.queries.get(query_id)
@@ -130,6 +140,8 @@ class StagedSets:
         held.add(entry, place, facets, time_us)
         if held.token not in self._sets:
             self._unseen[held.token] = None
+            if self._tokens is not None:
+                bisect.insort(self._tokens, held.token)
         self._sets[held.token] = held
         self.queries.setdefault(held.query_id, QueryStaged()).tokens[held.token] = None
         self._count(held, 1, {entry.destination: entry.records.rows}, place.size)
@@ -140,6 +152,8 @@ class StagedSets:
         if held is not None:
             self._seen.drop(token)
             self._unseen.pop(token, None)
+            if self._tokens is not None:
+                del self._tokens[bisect.bisect_left(self._tokens, token)]
             gone = {number: -rows for number, rows in held.rows_of.items()}
             self._count(held, -len(held.frames), gone, -held.size_bytes)
             known = self.queries[held.query_id]

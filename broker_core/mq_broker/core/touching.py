@@ -20,7 +20,9 @@ def partition_of(state: State, destination: int, partition: int) -> tuple[Destin
 
 
 def touch(state: State, destination: int, partition: int, start: int, stop: int) -> None:
-    state.by_number[destination].partitions[partition].changes += 1
+    found = state.by_number[destination]
+    found.changes += 1
+    found.partitions[partition].changes += 1
     state.dirty.add(("log", destination, partition))
     for chunk in range(start >> CHUNK_BITS, ((stop - 1) >> CHUNK_BITS) + 1):
         state.dirty.add(("rows", destination, partition, chunk))

@@ -1,4 +1,6 @@
-"""Requests that are long lists: one is handled at a time, and the connections that send them take turns."""
+"""Requests that are long lists, or ask for them: one is handled at a time, and the connections that send them
+take turns.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from mq_wire.errors import Busy
 
 #: Seconds between two checks whether the client of a waiting call is gone.
 _LOOK_S: Final = 0.1
+#: Most requests of one connection that wait for their turn.
+_LINE_MAX: Final = 32
 
 
 class LongRequests:
@@ -36,11 +40,17 @@ class LongRequests:
         """Context of the turn of one request of the connection from `peer`.
 
         Raises:
-            Busy: too many calls wait, or `gone` returned True while the call waited.
+            Busy: too many calls wait, of all or of this connection, or `gone` returned True while the call
+                waited.
         """
         with self._lock:
             must_wait, self._taken = self._taken, True
             if must_wait:
+                if len(self._lines.get(peer, ())) >= _LINE_MAX:
+                    raise Busy(
+                        f"{_LINE_MAX} calls of this connection wait, each with a long list: make fewer at "
+                        "the same time"
+                    )
                 if not self._waits.enter():
                     raise Busy(
                         "too many calls are waiting (waits_max), and this one is a long list: "

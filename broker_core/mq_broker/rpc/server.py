@@ -68,6 +68,9 @@ _SLOW_S: Final = 1.5
 _SLOW_WITH_FEW_S: Final = 10.0
 #: How many large requests of streams are parsed and checked at the same time.
 _TAKEN_IN_MAX: Final = 2
+#: Unary methods that look at much however small the request is: they are answered one at a time, and the
+#: connections that ask take turns. Whoever writes waits for one of them at most.
+_LISTINGS: Final = frozenset({"ListConsumers", "ListDestinations", "ListMarkers", "ListStaged", "OpenBrowse"})
 #: Largest request to the health and reflection services, and most requests of one reflection stream.
 _SMALL_REQUEST_BYTES: Final = 4096
 _REFLECTIONS_MAX: Final = 1000
@@ -113,7 +116,7 @@ class Server:
         self._answers = Budget(_LARGE_ANSWERS_BYTES_MAX)
         waits = Waits(shares.waits, self._workers)
         self._unary = UnaryCalls(engine, self._streams, cluster_id, version, waits)
-        self._lists = LongRequests(waits)
+        self._lists, self._listings = LongRequests(waits), LongRequests(waits)
         self._runs = RunStreams(engine, self._streams)
         self._health = health.Health(self._streams)
         most = shares.threads + _CALLS_QUEUED_MAX
@@ -298,7 +301,7 @@ class Server:
                 try:
                     if message is None:
                         raise InvalidRequest(f"a call of {method.name} without a request: send one")
-                    with self._turn(context) if is_long_list(method, message) else contextlib.nullcontext():
+                    with self._turn(method, message, context):
                         response = serialize(answer(parse(method, message), context))
                 except MqError as error:
                     abort(context, error)
@@ -308,8 +311,13 @@ class Server:
 
         return answering
 
-    def _turn(self, context: grpc.ServicerContext) -> contextlib.AbstractContextManager[None]:
-        return self._lists.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
+    def _turn(
+        self, method: service.Method, message: bytes, context: grpc.ServicerContext
+    ) -> contextlib.AbstractContextManager[None]:
+        if method.name not in _LISTINGS and not is_long_list(method, message):
+            return contextlib.nullcontext()
+        lines = self._listings if method.name in _LISTINGS else self._lists
+        return lines.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
 
     @contextlib.contextmanager
     def _first_request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from mq_broker.core.commands import ConsumersPage, ListPage
-from mq_broker.log import say
 from mq_broker.memory import anonymous_bytes
 from mq_broker.rpc import intake
 from mq_broker.rpc.bounds import LiveStreams
 from mq_broker.rpc.caller import client_of
+from mq_broker.rpc.greetings import Greetings
 from mq_broker.rpc.status import abort, in_band
 from mq_broker.rpc.threads import Waits
 from mq_wire.errors import LimitExceeded, MqError, Unsupported
@@ -72,6 +71,7 @@ class UnaryCalls:
         self._streams = streams
         self._waits = waits
         self._started = time.monotonic()
+        self._greetings = Greetings()
         limits = Limits(
             records_bytes_max=RECORDS_BYTES_MAX,
             records_rows_max=RECORDS_ROWS_MAX,
@@ -124,13 +124,7 @@ class UnaryCalls:
                 f"protocol version {request.protocol} is too old, {PROTOCOL_VERSION} is needed: "
                 "update the client"
             )
-        say(
-            logging.INFO,
-            "connected",
-            "a client connected",
-            client=request.client or client_of(context),
-            peer=context.peer(),
-        )
+        self._greetings.tell(request.client or client_of(context), context.peer())
         return self._hello
 
     def _answer_list(
