@@ -77,7 +77,7 @@ class BrokerConfig:
         100_000, "most open staged sets; each task of a write has one until its batch is committed", 1
     )
     staged_batches_max: int = _setting(
-        1_000_000, "most batches in all staged sets together; each takes about a kilobyte of memory", 1
+        1_000_000, "most batches in all staged sets together; each takes about 200 bytes of memory", 1
     )
     commit_sets_max: int = _setting(
         20_000, "most staged sets of one commit; each takes 25 us, while all other calls wait", 1

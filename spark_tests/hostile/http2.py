@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final, Self
 
 from mq_wire.service import METHODS
@@ -154,6 +155,16 @@ class Client:
     def reset(self, stream: int, code: int = 8) -> None:
         """Cancels a stream."""
         self._write(frame(RST_STREAM, 0, stream, code.to_bytes(4, "big")))
+
+    def wait(self, streams: Sequence[int], timeout: float = 60.0) -> None:
+        """Waits until streams are over.
+
+        Raises:
+            TimeoutError: one was not, after so many seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: all(map(self._is_over, streams)), timeout):
+                raise TimeoutError(f"calls without an answer after {timeout} s")
 
     def grant(self, stream: int, size: int) -> None:
         """Lets the other side send more on a stream, 0 = on the connection."""

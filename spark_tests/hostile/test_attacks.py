@@ -51,6 +51,10 @@ SHORT: Final = (
     "openings of nothing",
     "more consumers than places",
     "consumers that open and close",
+    "large deliveries that are cut off",
+    "lists of markers",
+    "views of empty queues",
+    "lists of broad queues",
 )
 CHOSEN: Final = (
     tuple(ATTACKS) if SCALE > 1 else tuple(sorted(seeded("attacks").sample(SHORT, 8), key=SHORT.index))

@@ -14,9 +14,9 @@ from mq_broker.rpc.threads import Waits
 from mq_wire.errors import Busy
 
 #: Seconds between two checks whether the client of a waiting call is gone.
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.5
 #: Most requests of one connection that wait for their turn.
-_LINE_MAX: Final = 32
+_LINE_MAX: Final = 16
 
 
 class LongRequests:

@@ -9,6 +9,7 @@ from spark_tests.hostile.attacks import (
     frames,
     growing,
     keepers,
+    listings,
     probes,
     readers,
     records,
@@ -19,6 +20,6 @@ from spark_tests.hostile.siege import Attack
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.name: attack
-    for room in (frames, probes, records, senders, readers, keepers, crowds, growing, sharers)
+    for room in (frames, probes, records, senders, readers, keepers, crowds, growing, listings, sharers)
     for attack in room.ATTACKS
 }

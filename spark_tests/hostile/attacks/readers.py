@@ -9,6 +9,7 @@ from typing import Final
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest
 from mq_wire.v1.consume_pb2 import ConsumeRequest
 from mq_wire.v1.subscribe_pb2 import FetchRequest, OpenBrowseRequest
+from spark_tests.hostile import http2
 from spark_tests.hostile.siege import Attack, Target
 from spark_tests.support.waiting import wait_until
 from spark_tests.support.wire import Wire, batch_of
@@ -78,7 +79,24 @@ def consumers(target: Target) -> None:
         client.reset(client.call("Consume", opened, end=False))
 
 
+def cut_off(target: Target) -> None:
+    """Consumers with endless credit whose connections end in the middle of large deliveries, many times."""
+    credit = {"rows": 1 << 62, "bytes": 1 << 62}
+    opened = ConsumeRequest(open={"destination": "cut", "credit": credit}).SerializeToString()
+    for _ in range(target.times(60)):
+        with http2.Client(target.port, window=1 << 20) as client:
+            stream = client.call("Consume", opened, end=False)
+            wait_until(lambda: client.received[stream] > 1_000_000, 30)  # noqa: B023
+
+
 ATTACKS: Final = (
+    Attack(
+        "large deliveries that are cut off",
+        cut_off,
+        prepare=functools.partial(fill, queue="cut", rows=1_000_000, priorities=10),
+        lawful=True,
+        seconds=3,
+    ),
     Attack(
         "one row a delivery",
         functools.partial(row_by_row, queue="rowwise", reads=True),
