@@ -227,3 +227,27 @@ def test_forgetting_what_is_not_there_writes_nothing() -> None:
     before = len(scene.sink.entries)
     scene.handle(produce.ForgetMarkerRequest(owner="query:q1", target=QUEUE))
     assert len(scene.sink.entries) == before
+
+
+def test_pages_of_markers_keep_their_order_while_markers_come_and_go() -> None:
+    scene = Scene()
+
+    def listed(prefix: str = "") -> list[str]:
+        return [known.owner for known in scene.handle(produce.ListMarkersRequest(prefix=prefix)).markers]
+
+    for number in range(300):
+        scene.commit(owner=f"app:{number}", version=1)
+    assert len(listed()) == 300
+    for number in range(0, 300, 3):
+        scene.handle(produce.ForgetMarkerRequest(owner=f"app:{number}"))
+    for number in range(300, 400):
+        scene.commit(owner=f"app:{number}", version=1)
+        scene.commit(owner=f"app:{number}", version=2)
+    left = [f"app:{number}" for number in range(400) if number >= 300 or number % 3]
+    assert sorted(listed()) == sorted(left)
+    assert sorted(listed("app:39")) == sorted(owner for owner in left if owner.startswith("app:39"))
+    fresh = Scene()
+    for owner in left:
+        fresh.commit(owner=owner, version=2)
+    kept = [known.owner for known in fresh.handle(produce.ListMarkersRequest()).markers]
+    assert listed() == kept

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mq_broker.core.batches import Batches
 from mq_broker.core.commands import Publish, Settings, Tick
 from mq_broker.core.facets import Facets
+from mq_broker.core.log import KeptPlace
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,
@@ -21,6 +26,7 @@ from mq_wire.errors import (
     Unsupported,
 )
 from mq_wire.limits import AUDIT_RANGES
+from mq_wire.store.v1.store_pb2 import Records, Staged
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest, StatsRequest
 from spark_tests.support.worlds import commands
@@ -322,3 +328,45 @@ def test_a_commit_of_very_many_sets_is_refused_before_anything_is_looked_at() ->
         scene.commit((1, 1), (2, 1), (3, 1))
     assert scene.broker.ledger.entries == entries
     assert scene.commit((1, 1), (2, 1)).rows == 2
+
+
+def test_many_batches_are_committed_as_they_would_be_one_by_one() -> None:
+    """Sets that share partitions, in another order than they were staged in, with and without mixed
+    priorities.
+    """
+    scene, rng = Scene(3), random.Random(1)
+    first: Counter[tuple[int, int]] = Counter()
+    expected: dict[int, list[tuple[bytes, int]]] = {0: [], 1: [], 2: []}
+    staged: dict[int, list[tuple[int, list[tuple[bytes, int]]]]] = {1: [], 2: [], 3: []}
+    for number in range(60):
+        whose, partition = rng.randint(1, 3), rng.randrange(3)
+        priorities = [rng.randrange(10)] * 3 if rng.random() < 0.5 else rng.sample(range(10), 3)
+        rows = [(f"{number}:{at}".encode(), priority) for at, priority in enumerate(priorities)]
+        scene.stage(whose, partition=partition, first=first[whose, partition], values=rows)
+        first[whose, partition] += 3
+        staged[whose].append((partition, rows))
+    order = (2, 3, 1)
+    for whose in order:
+        for partition, rows in staged[whose]:
+            expected[partition] += rows
+    scene.commit(*((whose, 3 * len(staged[whose])) for whose in order))
+    scene.broker = scene.replayed()
+    session = scene.connect(1000)
+    found: dict[int, dict[int, bytes]] = {0: {}, 1: {}, 2: {}}
+    for row in scene.received(session):
+        found[row.partition][row.offset] = row.value
+    for partition, rows in expected.items():
+        assert [value for _, value in sorted(found[partition].items())] == [value for value, _ in rows]
+
+
+def test_a_batch_takes_little_memory_and_keeps_no_request() -> None:
+    batches = Batches()
+    entry = Staged(destination=1, partition=1, records=Records(rows=2), query_id="q" * 500)
+    request = np.arange(1_000_000, dtype=np.int8)
+    for number in range(1000):
+        entry.first_sequence = 2 * number
+        batches.add(entry, KeptPlace(1, number, 10, 0), Facets(request[:2]))
+    assert batches.table.itemsize < 100
+    assert all(known.base is None for known in batches.priorities.values())
+    assert [first for first, _, _ in batches.newest(1, 1)] == list(range(1998, 1998 - 2 * AUDIT_RANGES, -2))
+    assert (batches.next_sequence(1, 1), batches.next_sequence(1, 2)) == (2000, 0)
