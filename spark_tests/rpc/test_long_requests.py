@@ -105,3 +105,17 @@ def test_an_error_in_a_turn_ends_it(workers: Workers) -> None:
     with pytest.raises(ValueError, match="wrong"), line.requests.turn("a", lambda: False):
         raise ValueError("wrong")
     line.first().set()
+
+
+def test_one_connection_has_few_that_wait_and_others_still_come_in(workers: Workers) -> None:
+    line = Line(workers, waits=40)
+    end = line.first()
+    waiting = [line.come(f"a{number}") for number in range(16)]
+    with pytest.raises(Busy, match="16 calls of this connection wait"), line.requests.turn("a", lambda: False):
+        pass
+    waiting.append(line.come("b"))
+    end.set()
+    for thread in waiting:
+        thread.join(10)
+    assert line.log.index("b") < 2
+    assert len(line.log) == 17
