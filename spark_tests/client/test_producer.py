@@ -4,7 +4,6 @@ store once.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import pathlib
@@ -36,7 +35,6 @@ from mq_wire.limits import RECORDS_BYTES_MAX
 from mq_wire.v1 import produce_pb2
 from pyspark_mq import Connection, Consumer, Producer
 from pyspark_mq.client.partitioner import partitions_of
-from spark_tests.support.proxy import REQUESTS, Proxy
 from spark_tests.support.waiting import wait_until
 
 
@@ -255,51 +253,6 @@ def test_several_threads_share_a_producer(module_broker: LocalBroker, queue: str
         assert [row["value"] for row in rows if row["partition"] == name] == [
             b"%d-%d" % (name, i) for i in range(1000)
         ]
-
-
-def test_a_name_tells_what_it_has_stored_and_fences_its_older_self(
-    module_broker: LocalBroker, queue: str
-) -> None:
-    name = f"loader-{queue}"
-    first = Producer(module_broker.address, queue=queue, name=name)
-    assert first.stored == {}
-    for i in range(3):
-        first.send(b"%d" % i, partition=1).result(10)
-    with Producer(module_broker.address, queue=queue, name=name) as second:
-        assert second.stored == {1: (3, 2)}
-        assert second.send(b"3", partition=1).result(10).offset == 3
-        with pytest.raises(ProducerFenced):
-            first.send(b"zombie", partition=1).result(10)
-        with pytest.raises(ProducerFenced):
-            first.send(b"zombie", partition=1)
-        first.close()
-    assert [row["value"] for row in received(module_broker.address, queue)] == [b"0", b"1", b"2", b"3"]
-
-
-def test_a_name_counts_no_row_behind_a_gap(module_broker: LocalBroker, queue: str) -> None:
-    """What a program that goes on behind `stored` has lost or doubled otherwise."""
-    name = f"loader-{queue}"
-    values = [b"m%d" % number for number in range(10)]
-    with Proxy(module_broker.address) as proxy:
-        first = Producer(proxy.address, queue=queue, name=name, send_timeout=1.5, linger_ms=0)
-        for value in values[:3]:
-            first.send(value, partition=0).result(10)
-        proxy.silence(REQUESTS)
-        lost, *behind = [first.send(value, partition=0) for value in values[3:6]]
-        for receipt in (lost, *behind):
-            with pytest.raises((SendOutcomeUnknown, SendTimeout)):
-                receipt.result(10)
-        proxy.heal()
-        proxy.cut()
-        with pytest.raises(SendOutcomeUnknown, match="make a new producer with this name"):
-            first.send(values[6], partition=0).result(10)
-        with contextlib.suppress(MqError):
-            first.close()
-    with Producer(module_broker.address, queue=queue, name=name) as second:
-        stored, _ = second.stored[0]
-        for value in values[stored:]:
-            second.send(value, partition=0)
-    assert [row["value"] for row in received(module_broker.address, queue)] == values
 
 
 def test_a_failure_nobody_asked_about_is_raised_at_flush(module_broker: LocalBroker, queue: str) -> None:

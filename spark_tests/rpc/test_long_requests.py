@@ -111,7 +111,10 @@ def test_one_connection_has_few_that_wait_and_others_still_come_in(workers: Work
     line = Line(workers, waits=40)
     end = line.first()
     waiting = [line.come(f"a{number}") for number in range(16)]
-    with pytest.raises(Busy, match="16 calls of this connection wait"), line.requests.turn("a", lambda: False):
+    with (
+        pytest.raises(Busy, match="16 calls of this connection wait"),
+        line.requests.turn("a", lambda: False),
+    ):
         pass
     waiting.append(line.come("b"))
     end.set()

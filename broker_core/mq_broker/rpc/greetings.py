@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from mq_broker.log import say
 from mq_broker.rpc.bounds import host_of
@@ -45,7 +45,7 @@ class Greetings:
             left_out = self._left_out(host_of(peer))
         if left_out is None:
             return
-        more = {"left_out": left_out} if left_out else {}
+        more: dict[str, Any] = {"left_out": left_out} if left_out else {}
         say(logging.INFO, "connected", "a client connected", client=client, peer=peer, **more)
 
     def _left_out(self, name: str) -> int | None:
