@@ -19,6 +19,9 @@ from mq_wire.service import Method
 
 #: Methods whose requests may have long lists: ranges of offsets, or tokens of staged sets.
 _LISTS: Final = frozenset({"Consume", "CommitStaged", "DiscardStaged"})
+#: Unary methods that look at much however small the request is: they are answered one at a time, and the
+#: connections that ask take turns. Whoever writes waits for one of them at most.
+LISTINGS: Final = frozenset({"ListConsumers", "ListDestinations", "ListMarkers", "ListStaged", "OpenBrowse"})
 #: Fields with names, which have a check of their own (`mq_wire.names`).
 _CHECKED_NAMES: Final = frozenset({"name", "destination", "consumer"})
 #: The fields of longer requests are counted before they are parsed, since two bytes may become an object of a

@@ -31,7 +31,7 @@ from mq_broker.rpc.first_requests import FirstRequests
 from mq_broker.rpc.long_requests import LongRequests
 from mq_broker.rpc.places import Places
 from mq_broker.rpc.publish import PublishStream
-from mq_broker.rpc.requests import is_long_list, parse
+from mq_broker.rpc.requests import LISTINGS, is_long_list, parse
 from mq_broker.rpc.room import Hold, Room
 from mq_broker.rpc.runs import RunStreams
 from mq_broker.rpc.status import abort
@@ -65,9 +65,6 @@ _SLOW_S: Final = 1.5
 _SLOW_WITH_FEW_S: Final = 10.0
 #: How many large requests of streams are parsed and checked at the same time.
 _TAKEN_IN_MAX: Final = 2
-#: Unary methods that look at much however small the request is: they are answered one at a time, and the
-#: connections that ask take turns. Whoever writes waits for one of them at most.
-_LISTINGS: Final = frozenset({"ListConsumers", "ListDestinations", "ListMarkers", "ListStaged", "OpenBrowse"})
 #: Largest request to the health and reflection services, and most requests of one reflection stream.
 _SMALL_REQUEST_BYTES: Final = 4096
 _REFLECTIONS_MAX: Final = 1000
@@ -311,9 +308,9 @@ class Server:
     def _turn(
         self, method: service.Method, message: bytes, context: grpc.ServicerContext
     ) -> contextlib.AbstractContextManager[None]:
-        if method.name not in _LISTINGS and not is_long_list(method, message):
+        if method.name not in LISTINGS and not is_long_list(method, message):
             return contextlib.nullcontext()
-        lines = self._listings if method.name in _LISTINGS else self._lists
+        lines = self._listings if method.name in LISTINGS else self._lists
         return lines.turn(context.peer(), lambda: self._streams.stopping or not context.is_active())
 
     @contextlib.contextmanager
