@@ -149,10 +149,11 @@ class DirectoryWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
+        while not self._stopped.is_set():
             try:
                 self._check()
             except MqError as error:
                 if not self._stopped.is_set():
                     self._on_failure(error)
                 return
+            self._stopped.wait(LOOK_S)
