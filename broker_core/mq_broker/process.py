@@ -75,10 +75,7 @@ class BrokerProcess:
             threading.Thread(target=self._watch_stdin, name="mq-stdin", daemon=True).start()
         config = self._config
         settings = _core_settings(config), _journal_settings(config), _snapshot_settings(config)
-        # Refusals before a data directory is made and a thread is started.
-        check_address(config.host, config.port)
-        connections = connections_that_fit(config.connections_max)
-        Shares.of(config, tightest())
+        connections = _connections_and_checks(config)
         log = LogOutput(config.log_format, config.log_level)
         threading.excepthook = lambda ended: _end(log, ended)
         with log, DataDirectory.open(config.data_dir) as directory, contextlib.ExitStack() as watching:
@@ -163,6 +160,15 @@ class BrokerProcess:
         while os.read(0, 4096):
             pass
         os.write(self._tell, b"\0")
+
+
+def _connections_and_checks(config: BrokerConfig) -> int:
+    """Returns the number of connections that the system allows. Refuses what cannot be served, before a data
+    directory is made and a thread is started.
+    """
+    check_address(config.host, config.port)
+    Shares.of(config, tightest())
+    return connections_that_fit(config.connections_max)
 
 
 def _ignore_more_signals() -> None:

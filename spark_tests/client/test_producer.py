@@ -4,11 +4,7 @@ store once.
 
 from __future__ import annotations
 
-import copy
-import os
 import pathlib
-import pickle
-import signal
 import threading
 import time
 import uuid
@@ -206,34 +202,6 @@ def test_a_closed_producer_takes_nothing_and_closing_flushes(module_broker: Loca
         producer.send(b"late")
     with pytest.raises(ClientClosed):
         producer.send_batch(pa.table({"value": [b"late"]}))
-
-
-def test_closing_says_what_is_true_afterwards(broker: LocalBroker, queue: str) -> None:
-    producer = Producer(broker.address, queue=queue)
-    producer.send(b"first").result(20)
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        receipt = producer.send(b"second")
-        with pytest.raises(SendOutcomeUnknown, match=r"does not try them any more.*not known") as told:
-            producer.close(timeout=0.2)
-        assert "again" not in str(told.value)
-        with pytest.raises(ClientClosed):
-            receipt.result(10)
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
-
-
-def test_a_copy_is_refused_and_leaves_the_producer_open(module_broker: LocalBroker, queue: str) -> None:
-    with Producer(module_broker.address, queue=queue) as producer:
-        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match=r"a producer cannot be copied or pickled.*in each process"):
-                copied(producer)
-        assert producer.send(b"fine").result(20).offset == 0
-    with (
-        Consumer(module_broker.address, queue=queue) as consumer,
-        pytest.raises(TypeError, match="a consumer cannot be copied"),
-    ):
-        copy.copy(consumer)
 
 
 def test_several_threads_share_a_producer(module_broker: LocalBroker, queue: str) -> None:

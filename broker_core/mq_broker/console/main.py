@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"default {DEFAULT_ADDRESS}",
     )
     _add_queues(commands, client)
+    _add_consumers(commands, client)
     _add_staging(commands, client)
     _add_messages(commands, client)
     return parser
@@ -211,6 +212,8 @@ def _add_queues(commands: Any, client: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="delete the queue even if it holds messages; they are lost"
     )
 
+
+def _add_consumers(commands: Any, client: argparse.ArgumentParser) -> None:
     consumers = commands.add_parser("consumers", help="Spark queries and connected consumers")
     actions = consumers.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser(
