@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from mq_broker import LocalBroker
+from mq_broker.journal.directory import FORMAT_VERSION
 from mq_wire.errors import BrokerUnavailable, InvalidOption
 from mq_wire.v1.admin_pb2 import HelloRequest, StatsRequest
 from mq_wire.v1.subscribe_pb2 import ConsumerRef, HoldRunRequest, OpenRangeRequest, PlanRequest
@@ -53,7 +54,7 @@ def test_a_directory_of_an_unknown_version_is_refused(data_dir: pathlib.Path) ->
     with LocalBroker(data_dir):
         pass
     identity = data_dir / "identity"
-    identity.write_bytes(identity.read_bytes().replace(b'"format": 2', b'"format": 99'))
+    identity.write_bytes(identity.read_bytes().replace(b'"format": %d' % FORMAT_VERSION, b'"format": 99'))
     with pytest.raises(BrokerUnavailable) as caught:
         LocalBroker(data_dir).start()
     assert "exit code 1" in str(caught.value)
