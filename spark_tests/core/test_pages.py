@@ -89,8 +89,7 @@ def test_consumers_come_page_by_page(effort: int, destination: str) -> None:
     assert pages > 10 or effort > 1
 
 
-def test_a_tick_looks_at_some_staged_sets_and_comes_round_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_LOOKED_AT_MAX", 3)
+def test_a_tick_ends_some_staged_sets_and_the_next_ones_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "_EXPIRED_SETS_MAX", 2)
     scene = Scene(settings=Settings(default_partitions=1, staged_ttl_us=1000))
     for token in range(1, 11):

@@ -127,11 +127,13 @@ def _dispatch(ledger: Ledger, destination: Destination, left: int) -> int:
     """Makes up to `left` deliveries of a destination; returns how many are left. Where it made as many it
     comes last the next time.
     """
+    ready = destination.queue.ready_rows()
+    if not ready:
+        return left
     sessions = destination.queue.sessions
     waiting = [
         session for session in sessions.values() if session.wants_rows() and not session.outbox.is_full
     ]
-    ready = destination.queue.ready_rows()
     while waiting and ready and left > 0:
         share = ready // (len(waiting) * _SHARES)
         served = []
