@@ -154,7 +154,8 @@ def without(dump: Dump, named: set[Row]) -> Dump:
     for queue, partition, offset in named:
         of = left["destinations"][queue]["partitions"][partition]
         of["ready"].pop(offset, None)
-        of["attempts"].pop(offset, None)
+        of["failed"].pop(offset, None)
+        of["handed_out"].pop(offset, None)
         # A retry of these rows is not answered as a duplicate any more.
         of["audit"] = [
             (

@@ -45,6 +45,7 @@ class MemoryJournal(ListSink):
 
     def __init__(self) -> None:
         super().__init__()
+        self.space = self  # the figures of room, too
         self._announced = self._written = 0  # bytes, by the command in hand
         self.position = BEGINNING
 

@@ -224,7 +224,9 @@ class _Judge:
         self._blame("stored before what was promised before it was sent", np.concatenate(overtook))
 
     def _judge_counts(self) -> None:
-        """A row's delivery count never falls."""
+        """What was delivered before is never new again. Runs that failed are counted with their range: when
+        it is released, its rows lose them and count as handed out once.
+        """
         counted = self._reads["count"] != UNCOUNTED
         reads = {name: column[counted] for name, column in self._reads.items()}
         order = np.lexsort((reads["began"], reads["place"]))
@@ -232,7 +234,8 @@ class _Judge:
             reads[name][order] for name in ("id", "place", "began", "stamp", "count")
         )
         # Only where one read had ended before the next one began is it known which came first.
-        falls = (places[1:] == places[:-1]) & (counts[1:] < counts[:-1]) & (stamps[:-1] < began[1:])
+        lower = counts[1:] < np.minimum(counts[:-1], 2)
+        falls = (places[1:] == places[:-1]) & lower & (stamps[:-1] < began[1:])
         self._blame("delivery counts that fell", _sorted_set(ids[1:][falls]))
 
     def _judge_order_of_streams(self) -> None:

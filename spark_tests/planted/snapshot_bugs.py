@@ -128,7 +128,7 @@ CONTENT: Final = (
     Bug(
         "after a start producers are forgotten in another order",
         "of all producers without a name those that sent last are forgotten first",
-        (Change(AuditMemory.restore, "in sorted(found, key=lambda mark: mark[:3]):", "in found[::-1]:"),),
+        (Change(AuditMemory.restore, "found.sort(key=lambda known: known[:3])", "found.reverse()"),),
         "model",
     ),
     Bug(

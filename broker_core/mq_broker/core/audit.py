@@ -18,7 +18,7 @@ from mq_wire.limits import AUDIT_RANGES
 #: Base offset of a range that was given up.
 SKIPPED = -1
 #: Numbers of a range.
-_WIDTH: Final = 5
+RANGE_NUMBERS: Final = 5
 
 
 class Range(NamedTuple):
@@ -55,17 +55,17 @@ class ProducerMark:
     def ranges(self) -> list[Range]:
         """The last ranges, oldest first."""
         numbers = iter(self.table)
-        return [Range(*numbers_of_one) for numbers_of_one in zip(*[numbers] * _WIDTH, strict=True)]
+        return [Range(*numbers_of_one) for numbers_of_one in zip(*[numbers] * RANGE_NUMBERS, strict=True)]
 
     def note(self, stored: Range) -> None:
         """Remembers one range more, and no more than `AUDIT_RANGES`."""
         self.table.extend(stored)
-        if len(self.table) > _WIDTH * AUDIT_RANGES:
-            del self.table[:_WIDTH]
+        if len(self.table) > RANGE_NUMBERS * AUDIT_RANGES:
+            del self.table[:RANGE_NUMBERS]
 
     def amend(self, stored: Range) -> None:
         """Puts another range in the place of the last one."""
-        self.table[-_WIDTH:] = array("q", stored)
+        self.table[-RANGE_NUMBERS:] = array("q", stored)
 
 
 class AuditMemory:
@@ -86,8 +86,8 @@ class AuditMemory:
         self.named = 0
         self.forgot: set[Audit] = set()
         self._uses = 0
-        #: By the number of the last use.
-        self._anonymous: OrderedDict[int, tuple[Audit, str]] = OrderedDict()
+        #: Silent longest first.
+        self._anonymous: OrderedDict[ProducerMark, tuple[Audit, str]] = OrderedDict()
 
     @property
     def anonymous(self) -> int:
@@ -96,10 +96,10 @@ class AuditMemory:
 
     def used(self, audit: Audit, producer: str, mark: ProducerMark) -> None:
         """A producer without a name sends: it is the last to be forgotten."""
-        self._anonymous.pop(mark.used, None)
         self._uses += 1
         mark.used = self._uses
-        self._anonymous[mark.used] = audit, producer
+        self._anonymous[mark] = audit, producer
+        self._anonymous.move_to_end(mark)
         if len(self._anonymous) > self.total_max:
             silent, name = next(iter(self._anonymous.values()))
             silent.forget(name)
@@ -107,20 +107,22 @@ class AuditMemory:
 
     def drop(self, mark: ProducerMark) -> None:
         """A producer without a name is forgotten."""
-        del self._anonymous[mark.used]
+        del self._anonymous[mark]
 
     def restore(self, audits: Iterable[Audit]) -> None:
-        """Takes over what a snapshot has put into audits."""
+        """Takes over what a snapshot has put into audits. Uses keep their numbers: parts of the snapshot that
+        do not change are not written again.
+        """
         found = [
             (mark.used, at, number, audit, producer)
             for at, audit in enumerate(audits)
             for number, (producer, mark) in enumerate(audit.anonymous.items())
         ]
-        self._anonymous.clear()
-        for _, _, _, audit, producer in sorted(found, key=lambda mark: mark[:3]):
-            self._uses += 1
-            audit.anonymous[producer].used = self._uses
-            self._anonymous[self._uses] = audit, producer
+        found.sort(key=lambda known: known[:3])
+        self._anonymous = OrderedDict(
+            (audit.anonymous[producer], (audit, producer)) for *_, audit, producer in found
+        )
+        self._uses = found[-1][0] if found else 0
         while len(self._anonymous) > self.total_max:
             audit, producer = next(iter(self._anonymous.values()))
             audit.forget(producer)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from mq_broker.core.audit import Audit, ProducerMark, Range
+import numpy as np
+
+from mq_broker.core.audit import RANGE_NUMBERS, Audit, ProducerMark, Range
 from mq_broker.core.stored import newer
 from mq_wire.store.v1 import store_pb2 as store
 
-#: Producers of one element: their ranges take 2.6 MB at most.
+#: Producers of one element: their ranges take 2 MB at most.
 _PRODUCERS: Final = 256
-_RANGE_BYTES: Final = 40
+#: The numbers of a range, in the order of `Range`.
+_COLUMNS: Final = ("range_first", "range_rows", "range_crc", "range_base", "range_time_us")
 
 
 def export(audit: Audit) -> Iterator[bytes]:
@@ -21,6 +24,8 @@ def export(audit: Audit) -> Iterator[bytes]:
     marks = audit.marks()
     while some := list(islice(marks, _PRODUCERS)):
         known = [mark for _, mark in some]
+        numbers = array("q", b"".join(mark.table.tobytes() for mark in known)).tolist()
+        columns: dict[str, Any] = {name: numbers[at::RANGE_NUMBERS] for at, name in enumerate(_COLUMNS)}
         table = store.AuditTable(
             producer_ids=[producer for producer, _ in some],
             epochs=[mark.epoch for mark in known],
@@ -28,8 +33,8 @@ def export(audit: Audit) -> Iterator[bytes]:
             rows=[mark.rows for mark in known],
             last_offsets=[mark.last_offset for mark in known],
             used=[mark.used for mark in known],
-            ranges=[len(mark.table) * mark.table.itemsize // _RANGE_BYTES for mark in known],
-            range_table=b"".join(mark.table.tobytes() for mark in known),
+            ranges=[len(mark.table) // RANGE_NUMBERS for mark in known],
+            **columns,
         )
         yield store.LogPart(audit_tables=[table]).SerializeToString()
 
@@ -59,11 +64,14 @@ def restore(audit: Audit, part: store.LogPart) -> None:
 
 
 def _restore_table(audit: Audit, table: store.AuditTable) -> None:
-    ranges_in, size = sum(table.ranges), len(table.range_table)
-    if size != ranges_in * _RANGE_BYTES:
-        raise newer(f"the snapshot has {ranges_in} ranges of audits in {size} bytes, not {_RANGE_BYTES} each")
+    columns = [np.array(getattr(table, name), np.int64) for name in _COLUMNS]
+    ranges_in = sum(table.ranges)
+    if any(len(column) != ranges_in for column in columns):
+        sizes = ", ".join(str(len(column)) for column in columns)
+        raise newer(f"the snapshot has {ranges_in} ranges of audits in lists of {sizes} numbers")
+    numbers = array("q", np.column_stack(columns).tobytes())
     at = 0
-    for producer, *numbers, ranges in zip(
+    for producer, *known, ranges in zip(
         table.producer_ids,
         table.epochs,
         table.next_sequences,
@@ -73,7 +81,7 @@ def _restore_table(audit: Audit, table: store.AuditTable) -> None:
         table.ranges,
         strict=True,
     ):
-        mark = ProducerMark(*numbers)
-        mark.table = array("q", table.range_table[at : at + ranges * _RANGE_BYTES])
-        at += ranges * _RANGE_BYTES
+        mark = ProducerMark(*known)
+        mark.table = numbers[at : at + ranges * RANGE_NUMBERS]
+        at += ranges * RANGE_NUMBERS
         audit.restore(producer, mark)

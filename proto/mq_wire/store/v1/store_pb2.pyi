@@ -576,7 +576,7 @@ class LogPart(_message.Message):
     def __init__(self, next_offset: _Optional[int] = ..., duplicates: _Optional[int] = ..., producers: _Optional[_Iterable[str]] = ..., audits: _Optional[_Iterable[_Union[AuditPart, _Mapping]]] = ..., quarantined: _Optional[bytes] = ..., audit_tables: _Optional[_Iterable[_Union[AuditTable, _Mapping]]] = ...) -> None: ...
 
 class AuditTable(_message.Message):
-    __slots__ = ("producer_ids", "epochs", "next_sequences", "rows", "last_offsets", "used", "ranges", "range_table")
+    __slots__ = ("producer_ids", "epochs", "next_sequences", "rows", "last_offsets", "used", "ranges", "range_first", "range_rows", "range_crc", "range_base", "range_time_us")
     PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -584,7 +584,11 @@ class AuditTable(_message.Message):
     LAST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
-    RANGE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIRST_FIELD_NUMBER: _ClassVar[int]
+    RANGE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_CRC_FIELD_NUMBER: _ClassVar[int]
+    RANGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_TIME_US_FIELD_NUMBER: _ClassVar[int]
     producer_ids: _containers.RepeatedScalarFieldContainer[str]
     epochs: _containers.RepeatedScalarFieldContainer[int]
     next_sequences: _containers.RepeatedScalarFieldContainer[int]
@@ -592,8 +596,12 @@ class AuditTable(_message.Message):
     last_offsets: _containers.RepeatedScalarFieldContainer[int]
     used: _containers.RepeatedScalarFieldContainer[int]
     ranges: _containers.RepeatedScalarFieldContainer[int]
-    range_table: bytes
-    def __init__(self, producer_ids: _Optional[_Iterable[str]] = ..., epochs: _Optional[_Iterable[int]] = ..., next_sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[int]] = ..., range_table: _Optional[bytes] = ...) -> None: ...
+    range_first: _containers.RepeatedScalarFieldContainer[int]
+    range_rows: _containers.RepeatedScalarFieldContainer[int]
+    range_crc: _containers.RepeatedScalarFieldContainer[int]
+    range_base: _containers.RepeatedScalarFieldContainer[int]
+    range_time_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, producer_ids: _Optional[_Iterable[str]] = ..., epochs: _Optional[_Iterable[int]] = ..., next_sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., last_offsets: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[int]] = ..., range_first: _Optional[_Iterable[int]] = ..., range_rows: _Optional[_Iterable[int]] = ..., range_crc: _Optional[_Iterable[int]] = ..., range_base: _Optional[_Iterable[int]] = ..., range_time_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AuditPart(_message.Message):
     __slots__ = ("producer_id", "epoch", "next_sequence", "rows", "last_offset", "range_first", "range_rows", "range_crc", "range_base", "range_time_us")
