@@ -69,6 +69,9 @@ class MemoryJournal(ListSink):
     def used_bytes(self) -> int:
         return 0
 
+    def free_bytes(self) -> int:
+        return 1 << 40
+
     def segments(self) -> list[tuple[int, int, int]]:
         return []
 
@@ -118,6 +121,9 @@ class Context:
 
     def is_active(self) -> bool:
         return True
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("mq-client-id", "a stranger"),)
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
