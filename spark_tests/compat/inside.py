@@ -16,12 +16,12 @@ from typing import Any, Final
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Settings
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.durable_consumer import Past, Plan
-from mq_broker.core.query import Query
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Backlog
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.durable_consumer import Past, Plan
+from mq_broker.core.model.query import Query
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Backlog
 from mq_broker.engine.opening import recover
 from mq_broker.journal.directory import DataDirectory
 from mq_broker.journal.journal import Journal

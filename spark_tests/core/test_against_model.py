@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 
 from mq_broker.core import snapshot
 from mq_broker.core.broker import Broker
-from mq_broker.core.counts import RowCounts
-from mq_broker.core.views import unpin
+from mq_broker.core.handlers.views import unpin
+from mq_broker.core.model.counts import RowCounts
 from spark_tests.support.durable import guarded
 from spark_tests.support.machines.both_sides import SETTINGS
 from spark_tests.support.machines.lists import BrokerMachine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core.admin import duplicates_of
-from mq_broker.core.audit import SKIPPED, Audit, AuditMemory, ProducerMark, Range, is_named, named
 from mq_broker.core.commands import Settings
+from mq_broker.core.handlers.admin import duplicates_of
+from mq_broker.core.model.audit import SKIPPED, Audit, AuditMemory, ProducerMark, Range, is_named, named
 from mq_wire.errors import (
     InvalidRequest,
     LimitExceeded,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from mq_broker.core.counts import COUNT_MAX, RowCounts, counts_of
+from mq_broker.core.model.counts import COUNT_MAX, RowCounts, counts_of
 
 offset_sets = st.frozensets(st.integers(0, 40), max_size=12)
 steps = st.lists(

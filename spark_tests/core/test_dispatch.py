@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from mq_broker.core.commands import Ask, OpenSession, ReleaseView, RowsView, Settings
-from mq_broker.core.session import _DELIVERIES_MAX
+from mq_broker.core.model.session import _DELIVERIES_MAX
 from mq_wire.v1.consume_pb2 import Asked, OpenConsumer
 from spark_tests.support.worlds import commands
 from spark_tests.support.worlds.lists import ListWorld

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from mq_broker.core.log import KeptPlace, PartitionLog
-from mq_broker.core.selection import Selection
+from mq_broker.core.model.log import KeptPlace, PartitionLog
+from mq_broker.core.model.selection import Selection
 
 #: (rows, bytes) of each frame.
 frame_lists = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 900)), min_size=1, max_size=40)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from mq_broker.core import frozen as frozen_module
 from mq_broker.core.commands import Acknowledge, ResolveFetch, Settings, Tick
-from mq_broker.core.frozen import waiting
+from mq_broker.core.model import frozen as frozen_module
+from mq_broker.core.model.frozen import waiting
 from mq_wire.errors import Busy
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.support.worlds.scenes import QUEUE, Scene

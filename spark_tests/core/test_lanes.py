@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from mq_broker.core.lanes import Lanes, choose, equal_shares
-from mq_broker.core.selection import Selection, offsets_array, ranges_bitmap
+from mq_broker.core.model.lanes import Lanes, choose, equal_shares
+from mq_broker.core.model.selection import Selection, offsets_array, ranges_bitmap
 from mq_wire.limits import PRIORITIES
 
 #: Priority by offset.

@@ -10,8 +10,8 @@ import pytest
 
 from mq_broker.core import owners, snapshot
 from mq_broker.core.commands import CloseRun, HoldRun, Settings, Tick
-from mq_broker.core.counts import COUNT_MAX
-from mq_broker.core.state import State
+from mq_broker.core.model.counts import COUNT_MAX
+from mq_broker.core.model.state import State
 from mq_wire.errors import Busy, InvalidRequest, LimitExceeded, MqError
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1.admin_pb2 import CreateDestinationRequest, DeleteDestinationRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.commands import Settings, Tick
-from mq_broker.core.inventory import PAGE
-from mq_broker.core.markers import WRITE_MARKER_TTL_US
+from mq_broker.core.handlers.inventory import PAGE
+from mq_broker.core.model.markers import WRITE_MARKER_TTL_US
 from mq_wire.errors import BatchMismatch, InvalidRequest, LimitExceeded
 from mq_wire.v1 import produce_pb2 as produce
 from spark_tests.support.worlds.kept import Kept
@@ -176,7 +176,7 @@ def test_markers_of_unknown_age_begin_to_age_when_they_are_first_seen() -> None:
 def test_of_sets_that_expire_a_tick_takes_some_and_the_next_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mq_broker.core.staging._EXPIRED_SETS_MAX", 2)
+    monkeypatch.setattr("mq_broker.core.handlers.staging._EXPIRED_SETS_MAX", 2)
     scene = Scene(settings=Settings(default_partitions=1, staged_ttl_us=1000))
     for number in range(3):
         scene.stage(number)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mq_broker.core import staging
-from mq_broker.core.admin import list_page
 from mq_broker.core.commands import ConsumersPage, ListPage, Settings, Tick
+from mq_broker.core.handlers import staging
+from mq_broker.core.handlers.admin import list_page
 from mq_wire.v1 import admin_pb2 as admin
 from mq_wire.v1 import subscribe_pb2 as wire
 from spark_tests.support.planting import Bug, Change

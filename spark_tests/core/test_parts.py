@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from mq_broker.core import consumer_parts, owners, parts, snapshot
-from mq_broker.core.audit import AuditMemory, ProducerMark, Range
 from mq_broker.core.broker import Broker
-from mq_broker.core.choosing import PLAN_BYTES_MAX
 from mq_broker.core.commands import Settings
-from mq_broker.core.counts import RowCounts
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.durable_consumer import Consumer, Plan, end_of, packed
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import FRAME, KeptPlace
-from mq_broker.core.markers import Marker
-from mq_broker.core.query import Query, Reader
-from mq_broker.core.selection import Selection
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Ended
+from mq_broker.core.handlers.choosing import PLAN_BYTES_MAX
+from mq_broker.core.model.audit import AuditMemory, ProducerMark, Range
+from mq_broker.core.model.counts import RowCounts
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.durable_consumer import Consumer, Plan, end_of, packed
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import FRAME, KeptPlace
+from mq_broker.core.model.markers import Marker
+from mq_broker.core.model.query import Query, Reader
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Ended
 from mq_broker.journal.snapshots import PART_BYTES_MAX
 from mq_wire.limits import (
     AUDIT_RANGES,

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from mq_broker.core.commands import CloseSession, Drain, OpenSession, RowsView, SessionEnd
-from mq_broker.core.counts import counts_of
-from mq_broker.core.selection import offsets_array
+from mq_broker.core.model.counts import counts_of
+from mq_broker.core.model.selection import offsets_array
 from mq_wire.errors import InvalidRequest, NotAssigned
 from mq_wire.v1.consume_pb2 import Drained, OpenConsumer
 from spark_tests.support.worlds.scenes import QUEUE, Scene

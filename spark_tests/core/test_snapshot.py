@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from mq_broker.core.markers import bucket_of
+from mq_broker.core.model.markers import bucket_of
 from mq_wire.limits import RECORDS_ROWS_MAX
 from mq_wire.v1.admin_pb2 import DeleteDestinationRequest
 from spark_tests.support.chunks import chunks_of

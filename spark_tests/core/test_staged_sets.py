@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mq_broker.core.batches import Batches
 from mq_broker.core.commands import Publish, Settings, Tick
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import KeptPlace
+from mq_broker.core.model.batches import Batches
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import KeptPlace
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,

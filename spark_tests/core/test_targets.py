@@ -11,7 +11,7 @@ import pytest
 
 from mq_broker.core import owners
 from mq_broker.core.commands import Settings
-from mq_broker.core.inventory import PAGE
+from mq_broker.core.handlers.inventory import PAGE
 from mq_wire.errors import EpochFenced, InvalidRequest, LimitExceeded, StagedSetUnknown
 from mq_wire.v1 import produce_pb2 as produce
 from spark_tests.support.worlds.kept import Kept

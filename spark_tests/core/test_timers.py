@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq_broker.core.commands import CloseRun, ReleaseView, ResolveFetch, Settings, Tick
-from mq_broker.core.timers import Timers
+from mq_broker.core.model.timers import Timers
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch
 from spark_tests.support.worlds.ending import ending
 from spark_tests.support.worlds.scenes import QUEUE, Scene

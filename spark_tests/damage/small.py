@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from mq_broker.core.broker import Broker
 from mq_broker.core.commands import ReleaseView, Settings
-from mq_broker.core.destination import Destination
-from mq_broker.core.frozen import waiting
-from mq_broker.core.selection import Selection
-from mq_broker.core.views import make_view
+from mq_broker.core.handlers.views import make_view
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.frozen import waiting
+from mq_broker.core.model.selection import Selection
 from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.journal import Journal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq_broker.core.commands import Settings
-from mq_broker.core.state import State
+from mq_broker.core.model.state import State
 from mq_broker.repair.findings import Finding
 from mq_broker.repair.gaps import Gaps
 

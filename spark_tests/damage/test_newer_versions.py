@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mq_broker.core.commands import Settings
-from mq_broker.core.log import FRAME
+from mq_broker.core.model.log import FRAME
 from mq_broker.engine.opening import open_engine, recover
 from mq_broker.journal import frames
 from mq_broker.journal.directory import FORMAT_VERSION, DataDirectory, Identity, _checksum

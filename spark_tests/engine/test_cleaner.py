@@ -21,9 +21,9 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
-from mq_broker.core.facets import Facets
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.state import State
 from mq_broker.core.retention import live_segments
-from mq_broker.core.state import State
 from mq_broker.engine.housekeeping import Housekeeping, SnapshotSettings
 from mq_broker.engine.opening import recover
 from mq_broker.engine.rows import RowReader

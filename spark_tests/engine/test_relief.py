@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from mq_broker.core.commands import Acknowledge, OpenSession, Publish, ReleaseView, RowsView, Settings, Tick
-from mq_broker.core.facets import Facets
-from mq_broker.core.session import Session
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.session import Session
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.mover import Mover
 from mq_broker.engine.opening import recover

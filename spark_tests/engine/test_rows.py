@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Publish, RowsView
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import FRAME, FrameIndex
-from mq_broker.core.selection import Selection
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import FRAME, FrameIndex
+from mq_broker.core.model.selection import Selection
 from mq_broker.engine.pieces import pieces
 from mq_broker.engine.rows import RowReader, _fitting, _grouped, _header
 from mq_broker.journal.recovery import JournalPosition

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from mq_broker.core.commands import HoldRun, Publish, ReleaseView, ResolveFetch, Settings
-from mq_broker.core.facets import Facets
+from mq_broker.core.model.facets import Facets
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.opening import recover
 from mq_broker.journal.settings import TINY

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import (
-    apply,
-    apply_consumers,
-    committing,
-    consumer_parts,
-    incarnations,
-    owners,
-    planning,
-    queries,
-    ranges,
-    snapshot,
-    staging,
-)
-from mq_broker.core.durable_consumer import Consumer, Plan
-from mq_broker.core.markers import Markers
-from mq_broker.core.presence import Presence
-from mq_broker.core.staged import StagedSets
-from mq_broker.core.timers import Timers
+from mq_broker.core import apply, apply_consumers, consumer_parts, owners, snapshot
+from mq_broker.core.handlers import committing, incarnations, planning, queries, ranges, staging
+from mq_broker.core.model.durable_consumer import Consumer, Plan
+from mq_broker.core.model.markers import Markers
+from mq_broker.core.model.presence import Presence
+from mq_broker.core.model.staged import StagedSets
+from mq_broker.core.model.timers import Timers
 from spark_tests.planted.queue_bugs import _early
 from spark_tests.support.planting import Bug, Change
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import admin, apply, publishing, sessions, settling, views
-from mq_broker.core.audit import Audit
-from mq_broker.core.counts import RowCounts
-from mq_broker.core.frozen import Shelf
-from mq_broker.core.lanes import Lanes
-from mq_broker.core.selection import Selection
-from mq_broker.core.session import Outbox, Session
+from mq_broker.core import apply
+from mq_broker.core.handlers import admin, publishing, sessions, settling, views
+from mq_broker.core.model.audit import Audit
+from mq_broker.core.model.counts import RowCounts
+from mq_broker.core.model.frozen import Shelf
+from mq_broker.core.model.lanes import Lanes
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.session import Outbox, Session
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.rows import RowReader
 from spark_tests.support.planting import Bug, Change

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import apply, consumer_parts, facets, owners, retention, snapshot, touching
-from mq_broker.core.audit import AuditMemory
-from mq_broker.core.subscription import Backlog, Subscription
+from mq_broker.core import apply, consumer_parts, owners, retention, snapshot, touching
+from mq_broker.core.model import facets
+from mq_broker.core.model.audit import AuditMemory
+from mq_broker.core.model.subscription import Backlog, Subscription
 from mq_broker.engine.cleaner import Cleaner
 from mq_broker.engine.engine import Engine
 from mq_broker.engine.housekeeping import Housekeeping

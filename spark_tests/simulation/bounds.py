@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq_broker.core.state import State
+from mq_broker.core.model.state import State
 from spark_tests.oracle.history import History
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mq_broker.core.commands import Publish
-from mq_broker.core.facets import DEFAULT, Facets
+from mq_broker.core.model.facets import DEFAULT, Facets
 from mq_wire.errors import InvalidRecords, MqError, SendOutcomeUnknown
 from mq_wire.v1 import common_pb2, produce_pb2
 from pyspark_mq.client.sending import OutgoingBatch

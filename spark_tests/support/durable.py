@@ -14,15 +14,15 @@ from typing import Any, Final
 import pytest
 
 from mq_broker.core import apply
-from mq_broker.core.audit import Audit
-from mq_broker.core.counts import RowCounts
-from mq_broker.core.durable_consumer import Consumer
-from mq_broker.core.log import PartitionLog
-from mq_broker.core.markers import Markers
-from mq_broker.core.query import Query
-from mq_broker.core.staged import StagedSet, StagedSets
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Backlog, Subscription
+from mq_broker.core.model.audit import Audit
+from mq_broker.core.model.counts import RowCounts
+from mq_broker.core.model.durable_consumer import Consumer
+from mq_broker.core.model.log import PartitionLog
+from mq_broker.core.model.markers import Markers
+from mq_broker.core.model.query import Query
+from mq_broker.core.model.staged import StagedSet, StagedSets
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Backlog, Subscription
 
 #: What changes durable state. Of a log, `trim`, `bury` and `compact_producers` forget what nobody can get any
 #: more: that is derived.

@@ -11,14 +11,14 @@ from typing import Any, Final
 from pyroaring import BitMap64
 
 from mq_broker.core import apply_consumers, owners
-from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.batches import in_partitions
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import Place
-from mq_broker.core.markers import Marker
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
+from mq_broker.core.model.audit import SKIPPED, Range
+from mq_broker.core.model.batches import in_partitions
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import Place
+from mq_broker.core.model.markers import Marker
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
 from mq_broker.core.touching import partition_of, subscription_of, touch
 from mq_wire.store.v1 import store_pb2 as store
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mq_broker.core import owners
 from mq_broker.core.consumer_parts import plan_of
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer, Plan
-from mq_broker.core.query import Reader
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Ended, Subscription
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer, Plan
+from mq_broker.core.model.query import Reader
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Ended, Subscription
 from mq_broker.core.touching import consumer_of, subscription_of, touch_rows
 from mq_wire.store.v1 import store_pb2 as store
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mq_broker.core.audit import RANGE_NUMBERS, Audit, ProducerMark, Range
+from mq_broker.core.model.audit import RANGE_NUMBERS, Audit, ProducerMark, Range
 from mq_broker.core.stored import newer
 from mq_wire.store.v1 import store_pb2 as store
 

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mq_broker.core import apply, inventory, retention, sessions
+from mq_broker.core import apply, retention
 from mq_broker.core import commands as command
 from mq_broker.core.command_table import COMMANDS
-from mq_broker.core.facets import stored_facets
+from mq_broker.core.handlers import inventory, sessions
 from mq_broker.core.ledger import Ledger, Sink
-from mq_broker.core.state import State
+from mq_broker.core.model.facets import stored_facets
+from mq_broker.core.model.state import State
 from mq_broker.core.stored import entry_of
 
 #: Microseconds for which it is known who holds space.

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mq_broker.core import (
+from mq_broker.core import commands as command
+from mq_broker.core.handlers import (
     admin,
     choosing,
     committing,
@@ -27,9 +28,8 @@ from mq_broker.core import (
     staging,
     views,
 )
-from mq_broker.core import commands as command
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.state import State
+from mq_broker.core.model.state import State
 from mq_wire.errors import StoreFull
 from mq_wire.v1 import admin_pb2, produce_pb2, subscribe_pb2
 

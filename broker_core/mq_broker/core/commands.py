@@ -22,9 +22,9 @@ from mq_wire.v1.subscribe_pb2 import OpenFetch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mq_broker.core.facets import Facets
-    from mq_broker.core.log import FrameIndex
-    from mq_broker.core.selection import Selection
+    from mq_broker.core.model.facets import Facets
+    from mq_broker.core.model.log import FrameIndex
+    from mq_broker.core.model.selection import Selection
 
 
 #: Rows by partition: first offsets of ranges and offsets after the last, as int64 arrays.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pyroaring import BitMap64
 
 from mq_broker.core import parts
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer, Past, Plan, between, end_of, packed
-from mq_broker.core.selection import Lane, Selection
-from mq_broker.core.subscription import Ended
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer, Past, Plan, between, end_of, packed
+from mq_broker.core.model.selection import Lane, Selection
+from mq_broker.core.model.subscription import Ended
 from mq_wire.store.v1 import store_pb2 as store
 
 

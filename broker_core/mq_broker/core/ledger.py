@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from mq_broker.core.apply import Body, apply
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import Place
-from mq_broker.core.state import State
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import Place
+from mq_broker.core.model.state import State
 from mq_wire.store.v1.store_pb2 import Entry
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mq_broker.core import parts
-from mq_broker.core.markers import BUCKETS, Marker, bucket_of
-from mq_broker.core.query import Query, Reader
-from mq_broker.core.state import State
+from mq_broker.core.model.markers import BUCKETS, Marker, bucket_of
+from mq_broker.core.model.query import Query, Reader
+from mq_broker.core.model.state import State
 from mq_wire.errors import LimitExceeded
 from mq_wire.store.v1 import store_pb2 as store
 from mq_wire.store.v1.store_pb2 import RangeRead

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mq_broker.core.destination import Destination
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import State
 from mq_broker.core.touching import CHUNK_BITS
 
 

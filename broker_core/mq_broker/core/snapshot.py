@@ -22,15 +22,15 @@ from google.protobuf.message import Message
 from pyroaring import BitMap64
 
 from mq_broker.core import audit_parts, consumer_parts, owners, parts, retention, stored
-from mq_broker.core.batches import StagedFrame
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.facets import restored
-from mq_broker.core.log import FRAME, KeptPlace, frames_of
+from mq_broker.core.model.batches import StagedFrame
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.facets import restored
+from mq_broker.core.model.log import FRAME, KeptPlace, frames_of
+from mq_broker.core.model.selection import Lane, range_bitmap
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Subscription, lanes_of
 from mq_broker.core.parts import key_of, part_of
-from mq_broker.core.selection import Lane, range_bitmap
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Subscription, lanes_of
 from mq_broker.core.touching import CHUNK_BITS
 from mq_wire.store.v1 import store_pb2 as store
 

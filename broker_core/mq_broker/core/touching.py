@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.durable_consumer import Consumer
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Subscription
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.durable_consumer import Consumer
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Subscription
 
 #: Chunk of the offsets that one snapshot part covers.
 CHUNK_BITS: Final = 20

@@ -8,8 +8,8 @@ from typing import Final
 
 from mq_broker.core import retention
 from mq_broker.core.broker import Broker
+from mq_broker.core.model.state import State
 from mq_broker.core.retention import Survivors
-from mq_broker.core.state import State
 from mq_broker.engine.mover import Mover
 from mq_broker.journal.journal import Journal
 from mq_wire.errors import StoreFull

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pyroaring import BitMap64
 
+from mq_broker.core.handlers.quarantine import lost_message
 from mq_broker.core.ledger import Notice
-from mq_broker.core.quarantine import lost_message
 from mq_broker.log import say
 from mq_wire.errors import MqError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from mq_broker.core.broker import Broker
-from mq_broker.core.facets import Facets
-from mq_broker.core.quarantine import quarantine_frames
+from mq_broker.core.handlers.quarantine import quarantine_frames
+from mq_broker.core.handlers.views import make_view, unpin
+from mq_broker.core.model.facets import Facets
 from mq_broker.core.retention import Survivors
 from mq_broker.core.touching import CHUNK_BITS
-from mq_broker.core.views import make_view, unpin
 from mq_broker.engine.events import tell_lost
 from mq_broker.engine.rows import RowReader
 from mq_broker.journal.frames import frame_bytes

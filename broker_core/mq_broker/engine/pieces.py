@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Lane, offsets_array, range_bitmap
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Lane, offsets_array, range_bitmap
 
 #: Scattered offsets that are spelled out at a time: a view may hold millions, and wait long for who does not
 #: read.

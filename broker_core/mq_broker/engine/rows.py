@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from mq_broker.core.commands import RowsView
-from mq_broker.core.counts import counts_of
+from mq_broker.core.model.counts import counts_of
 from mq_broker.engine.pieces import Piece, cut, joined, offsets_of
 from mq_broker.journal.frames import BodyPlace
 from mq_broker.journal.journal import Journal

@@ -9,10 +9,10 @@ from typing import Final
 from pyroaring import BitMap64
 
 from mq_broker.core import apply
-from mq_broker.core.choosing import PLAN_ROWS_MAX
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Plan, packed
-from mq_broker.core.state import State
+from mq_broker.core.handlers.choosing import PLAN_ROWS_MAX
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Plan, packed
+from mq_broker.core.model.state import State
 from mq_broker.repair.findings import Finding
 from mq_broker.repair.gaps import Gaps
 from mq_wire.store.v1 import store_pb2 as store

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from mq_broker.core.selection import ranges_of, shown
+from mq_broker.core.model.selection import ranges_of, shown
 
 #: Destination name and partition.
 Where = tuple[str, int]

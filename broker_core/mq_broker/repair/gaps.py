@@ -11,9 +11,9 @@ from uuid import UUID, uuid5
 
 from pyroaring import BitMap64
 
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.selection import range_bitmap
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.selection import range_bitmap
+from mq_broker.core.model.state import State
 from mq_broker.repair.findings import Finding
 
 _NAMESPACE: Final = UUID("6f0c1e9c-4b0e-4a5b-9a5e-3f2f6d3f7a10")

@@ -13,17 +13,17 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from mq_broker.core import apply, owners
-from mq_broker.core.audit import SKIPPED, Range
-from mq_broker.core.batches import StagedFrame
 from mq_broker.core.consumer_parts import plan_of
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer, Plan, packed
-from mq_broker.core.facets import facets_of, stored_facets
-from mq_broker.core.markers import Marker
-from mq_broker.core.selection import offsets_array
-from mq_broker.core.staged import StagedSet
+from mq_broker.core.model.audit import SKIPPED, Range
+from mq_broker.core.model.batches import StagedFrame
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer, Plan, packed
+from mq_broker.core.model.facets import facets_of, stored_facets
+from mq_broker.core.model.markers import Marker
+from mq_broker.core.model.selection import offsets_array
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.subscription import Ended
 from mq_broker.core.stored import entry_of
-from mq_broker.core.subscription import Ended
 from mq_broker.journal.frames import BodyPlace
 from mq_broker.repair.gaps import Gaps, Key
 from mq_wire.store.v1 import store_pb2 as store

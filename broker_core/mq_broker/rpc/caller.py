@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from mq_broker.core.sessions import CLIENT_CHARACTERS
+from mq_broker.core.handlers.sessions import CLIENT_CHARACTERS
 from mq_wire.service import CLIENT_ID_KEY
 
 if TYPE_CHECKING:

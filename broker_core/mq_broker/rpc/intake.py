@@ -10,7 +10,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from mq_broker.core.commands import Publish
-from mq_broker.core.facets import DEFAULT, facets_of
+from mq_broker.core.model.facets import DEFAULT, facets_of
 from mq_wire import envelope, framing, one_row
 from mq_wire.checksum import crc32
 from mq_wire.errors import InvalidRecords, InvalidRequest, LimitExceeded, Unsupported, WrongBroker

@@ -23,7 +23,7 @@ from mq_broker.core.commands import (
     RowsView,
     SessionEnd,
 )
-from mq_broker.core.sessions import CLIENT_CHARACTERS
+from mq_broker.core.handlers.sessions import CLIENT_CHARACTERS
 from mq_broker.engine.quarantine import set_aside
 from mq_broker.log import say
 from mq_broker.rpc.bounds import Budget, Share

@@ -16,7 +16,7 @@ from mq_broker.core.commands import (
     RowsView,
     Settings,
 )
-from mq_broker.core.subscription import Subscription
+from mq_broker.core.model.subscription import Subscription
 from mq_wire.errors import MqError
 from mq_wire.limits import PRIORITIES
 from spark_tests.model.model import Model

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mq_broker.core.commands import Publish
-from mq_broker.core.facets import DEFAULT, Facets
+from mq_broker.core.model.facets import DEFAULT, Facets
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
 from mq_wire.v1 import subscribe_pb2 as wire

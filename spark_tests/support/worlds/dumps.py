@@ -7,11 +7,11 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from mq_broker.core.audit import SKIPPED
 from mq_broker.core.broker import Broker
-from mq_broker.core.destination import Destination, Partition
-from mq_broker.core.state import State
-from mq_broker.core.subscription import Backlog
+from mq_broker.core.model.audit import SKIPPED
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.state import State
+from mq_broker.core.model.subscription import Backlog
 from mq_wire.limits import AUDIT_RANGES
 from spark_tests.model import state as plain
 from spark_tests.model.model import Model

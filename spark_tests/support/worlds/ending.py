@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from mq_broker.core.commands import HoldRun, ReleaseView, ResolveFetch, Settings, Tick
-from mq_broker.core.durable_consumer import Consumer
+from mq_broker.core.model.durable_consumer import Consumer
 from mq_wire.errors import MqError
 from mq_wire.v1.produce_pb2 import DiscardStagedRequest
 from mq_wire.v1.subscribe_pb2 import OpenBrowseRequest, OpenFetch, ReleaseConsumerRequest

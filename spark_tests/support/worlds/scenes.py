@@ -23,8 +23,8 @@ from mq_broker.core.commands import (
     SessionEnd,
     Settings,
 )
-from mq_broker.core.destination import Destination
-from mq_broker.core.subscription import Subscription
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.subscription import Subscription
 from mq_wire.v1 import produce_pb2 as produce
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.consume_pb2 import OpenConsumer

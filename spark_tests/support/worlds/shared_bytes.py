@@ -9,7 +9,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from mq_broker.core.commands import Publish
-from mq_broker.core.facets import Facets
+from mq_broker.core.model.facets import Facets
 from mq_wire import envelope
 from mq_wire.v1.produce_pb2 import PublishHeader
 

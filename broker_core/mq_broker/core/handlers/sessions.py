@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from mq_broker.core.admin import find_or_create
 from mq_broker.core.commands import (
     AddCredit,
     Ask,
     Drain,
     OpenSession,
 )
-from mq_broker.core.destination import Destination
+from mq_broker.core.handlers.admin import find_or_create
+from mq_broker.core.handlers.views import make_view
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.selection import Selection
-from mq_broker.core.session import Outbox, Session
-from mq_broker.core.state import State
-from mq_broker.core.views import make_view
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.session import Outbox, Session
+from mq_broker.core.model.state import State
 from mq_wire.errors import SessionClosed
 from mq_wire.limits import PRIORITIES, RECORDS_ROWS_MAX
 from mq_wire.v1.consume_pb2 import Asked, ConsumerOpened, Drained

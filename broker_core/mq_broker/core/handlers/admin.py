@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mq_broker.core.audit import named
 from mq_broker.core.commands import ListPage
-from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.state import State
+from mq_broker.core.model.audit import named
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.state import State
 from mq_wire.errors import DestinationExists, InvalidRequest, LimitExceeded, UnknownDestination
 from mq_wire.limits import PARTITIONS_MAX
 from mq_wire.names import check_client_name, check_destination

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from mq_broker.core.selection import Lane
+from mq_broker.core.model.selection import Lane
 from mq_wire import envelope
 from mq_wire.limits import PRIORITY_DEFAULT
 

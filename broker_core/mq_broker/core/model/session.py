@@ -12,9 +12,9 @@ from typing import Final
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import RowsView
-from mq_broker.core.lanes import Lanes
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Selection
+from mq_broker.core.model.lanes import Lanes
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Selection
 from mq_wire.errors import MqError
 from mq_wire.v1.consume_pb2 import Asked, Drained
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mq_broker.core import incarnations, settling
 from mq_broker.core.commands import ConsumersPage
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer
+from mq_broker.core.handlers import incarnations, settling
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.session import Session
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer
+from mq_broker.core.model.session import Session
 from mq_wire.errors import InvalidRequest, UnknownDestination
 from mq_wire.v1 import subscribe_pb2 as wire
 from mq_wire.v1.common_pb2 import Positions

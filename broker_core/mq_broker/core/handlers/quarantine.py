@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import Quarantine
-from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Selection, shown
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Selection, shown
 from mq_wire.errors import DataLost
 
 

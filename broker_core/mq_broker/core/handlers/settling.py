@@ -18,12 +18,12 @@ from mq_broker.core.commands import (
     RowsView,
     SessionEnd,
 )
-from mq_broker.core.destination import Destination
+from mq_broker.core.handlers.sessions import session_of
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.selection import Selection, ranges_bitmap
-from mq_broker.core.session import Session
-from mq_broker.core.sessions import session_of
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.selection import Selection, ranges_bitmap
+from mq_broker.core.model.session import Session
+from mq_broker.core.model.state import State
 from mq_wire.errors import InvalidRequest, NotAssigned, SessionClosed, StoreFull, UnknownDestination
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from mq_broker.core.audit import Audit, AuditMemory
-from mq_broker.core.log import PartitionLog
-from mq_broker.core.selection import Selection
-from mq_broker.core.subscription import QUEUE, Backlog, Subscription
+from mq_broker.core.model.audit import Audit, AuditMemory
+from mq_broker.core.model.log import PartitionLog
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.subscription import QUEUE, Backlog, Subscription
 
 #: Of so many partitions the oldest row is looked for each time somebody asks; of more, so often.
 _EXACT_MAX: Final = 200

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mq_broker.core.audit import AuditMemory
 from mq_broker.core.commands import Settings
-from mq_broker.core.destination import Destination
-from mq_broker.core.frozen import Frozen, Shelf
-from mq_broker.core.markers import Markers
-from mq_broker.core.presence import Presence
-from mq_broker.core.query import Query
-from mq_broker.core.session import Session
-from mq_broker.core.staged import StagedSets
-from mq_broker.core.timers import Timers
+from mq_broker.core.model.audit import AuditMemory
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.frozen import Frozen, Shelf
+from mq_broker.core.model.markers import Markers
+from mq_broker.core.model.presence import Presence
+from mq_broker.core.model.query import Query
+from mq_broker.core.model.session import Session
+from mq_broker.core.model.staged import StagedSets
+from mq_broker.core.model.timers import Timers
 from mq_wire.errors import DestinationRecreated, MqError, UnknownDestination
 
 

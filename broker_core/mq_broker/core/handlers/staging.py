@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from mq_broker.core import owners
 from mq_broker.core.commands import Publish
-from mq_broker.core.destination import Destination
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.query import Query
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.query import Query
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
 from mq_wire.errors import (
     EpochFenced,
     InvalidRequest,

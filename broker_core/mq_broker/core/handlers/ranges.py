@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import contextlib
 
-from mq_broker.core import incarnations, planning, queries, staging
 from mq_broker.core.commands import CloseRun, HoldRun, ResolveFetch, RowsView
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer, Past, Plan
+from mq_broker.core.handlers import incarnations, planning, queries, staging
+from mq_broker.core.handlers.quarantine import check_kept
+from mq_broker.core.handlers.views import browse, make_view
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.quarantine import check_kept
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import State
-from mq_broker.core.views import browse, make_view
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer, Past, Plan
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import State
 from mq_wire.errors import (
     DataLost,
     InvalidRequest,

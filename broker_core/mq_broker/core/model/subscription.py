@@ -15,12 +15,12 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 from pyroaring import BitMap64, FrozenBitMap64
 
-from mq_broker.core.counts import RowCounts
-from mq_broker.core.durable_consumer import Consumer, Plan
-from mq_broker.core.facets import Facets
-from mq_broker.core.lanes import Lanes, Ready
-from mq_broker.core.selection import Lane, Selection, range_bitmap, remove
-from mq_broker.core.session import Session
+from mq_broker.core.model.counts import RowCounts
+from mq_broker.core.model.durable_consumer import Consumer, Plan
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.lanes import Lanes, Ready
+from mq_broker.core.model.selection import Lane, Selection, range_bitmap, remove
+from mq_broker.core.model.session import Session
 
 #: The subscription of a queue.
 QUEUE: Final = 0

@@ -12,7 +12,7 @@ from typing import Final, cast
 import numpy as np
 from pyroaring import BitMap64, FrozenBitMap64
 
-from mq_broker.core.selection import Lane, Selection, cut
+from mq_broker.core.model.selection import Lane, Selection, cut
 from mq_wire.limits import PRIORITIES
 
 #: A lane that never had a row. There are ten in a partition and a bitmap takes 265 bytes, so all of them are

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer
-from mq_broker.core.timers import Timers
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer
+from mq_broker.core.model.timers import Timers
 
 #: Number of the destination, and incarnation.
 Key = tuple[int, bytes]

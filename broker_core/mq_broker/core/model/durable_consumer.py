@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from mq_broker.core.selection import Selection
+from mq_broker.core.model.selection import Selection
 from mq_wire.errors import DataLost, InvalidRequest, OffsetsUnknown
 
 #: Partition -> the next delivery number. A partition without entry stands at 0.

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core.selection import Selection, offsets_array
+from mq_broker.core.model.selection import Selection, offsets_array
 from mq_broker.core.stored import newer
 from mq_wire import envelope
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import staging
-from mq_broker.core.admin import find_or_create
-from mq_broker.core.audit import is_named
 from mq_broker.core.commands import Publish
-from mq_broker.core.destination import Destination, Partition
+from mq_broker.core.handlers import staging
+from mq_broker.core.handlers.admin import find_or_create
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.state import State
+from mq_broker.core.model.audit import is_named
+from mq_broker.core.model.destination import Destination, Partition
+from mq_broker.core.model.state import State
 from mq_wire.errors import InvalidRequest, LimitExceeded, ProducerFenced, UnknownProducer, Unsupported
 from mq_wire.store.v1.store_pb2 import Entry, Published, Records
 from mq_wire.v1.produce_pb2 import PublishHeader, Receipt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core.destination import Destination
-from mq_broker.core.lanes import choose as pick
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.lanes import choose as pick
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import State
 from mq_wire.limits import PRIORITIES
 from mq_wire.v1 import subscribe_pb2 as wire
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import FRAME, KeptPlace, Place
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import FRAME, KeptPlace, Place
 from mq_wire.limits import AUDIT_RANGES
 from mq_wire.store.v1.store_pb2 import Records, Staged
 

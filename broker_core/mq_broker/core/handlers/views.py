@@ -5,13 +5,13 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from mq_broker.core.commands import ReleaseView, RowsView
-from mq_broker.core.destination import Destination
-from mq_broker.core.frozen import Frozen
+from mq_broker.core.handlers.quarantine import check_kept
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.quarantine import check_kept
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import BrowseView, State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.frozen import Frozen
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import BrowseView, State
 from mq_wire.errors import Busy, DataLost
 from mq_wire.v1 import subscribe_pb2 as wire
 

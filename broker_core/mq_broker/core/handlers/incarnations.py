@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq_broker.core import staging
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer
+from mq_broker.core.handlers import staging
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer
+from mq_broker.core.model.state import State
 from mq_wire.errors import (
     IncarnationSuperseded,
     InvalidRequest,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mq_broker.core import staging
+from mq_broker.core.handlers import staging
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.markers import WRITE_OWNER, Marker
-from mq_broker.core.query import Query
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
+from mq_broker.core.model.markers import WRITE_OWNER, Marker
+from mq_broker.core.model.query import Query
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
 from mq_wire.errors import (
     BatchMismatch,
     CheckpointTooOld,

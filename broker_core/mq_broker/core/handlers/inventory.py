@@ -7,9 +7,9 @@ import itertools
 from typing import Final
 
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.markers import BUCKETS, bucket_of
-from mq_broker.core.staged import StagedSet
-from mq_broker.core.state import State
+from mq_broker.core.model.markers import BUCKETS, bucket_of
+from mq_broker.core.model.staged import StagedSet
+from mq_broker.core.model.state import State
 from mq_wire.v1 import produce_pb2 as produce
 
 #: Sets, or markers, of one answer: a millisecond, while everybody else waits.

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
 
-from mq_broker.core.batches import Batches
-from mq_broker.core.facets import Facets
-from mq_broker.core.log import Place
-from mq_broker.core.timers import Timers
+from mq_broker.core.model.batches import Batches
+from mq_broker.core.model.facets import Facets
+from mq_broker.core.model.log import Place
+from mq_broker.core.model.timers import Timers
 from mq_wire.store.v1.store_pb2 import Staged
 
 

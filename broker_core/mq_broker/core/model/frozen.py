@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core.destination import Destination
-from mq_broker.core.log import FrameIndex
-from mq_broker.core.selection import Selection, range_bitmap
-from mq_broker.core.subscription import lanes_of
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.log import FrameIndex
+from mq_broker.core.model.selection import Selection, range_bitmap
+from mq_broker.core.model.subscription import lanes_of
 
 #: Offsets of one chunk: a row that comes or goes between two views costs the later one 32 KiB at most.
 _CHUNK_BITS: Final = 18

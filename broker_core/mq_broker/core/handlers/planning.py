@@ -5,12 +5,12 @@ Rules: docs/rules.md, "Plans and delivery numbers".
 
 from __future__ import annotations
 
-from mq_broker.core import admin, choosing, incarnations
-from mq_broker.core.destination import Destination
-from mq_broker.core.durable_consumer import Consumer, Plan
+from mq_broker.core.handlers import admin, choosing, incarnations
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.selection import Selection
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.durable_consumer import Consumer, Plan
+from mq_broker.core.model.selection import Selection
+from mq_broker.core.model.state import State
 from mq_wire.errors import (
     CheckpointTooOld,
     LimitExceeded,

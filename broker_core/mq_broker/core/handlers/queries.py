@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mq_broker.core import incarnations, owners
-from mq_broker.core.destination import Destination
+from mq_broker.core import owners
+from mq_broker.core.handlers import incarnations
 from mq_broker.core.ledger import Ledger
-from mq_broker.core.query import Reader
-from mq_broker.core.state import State
+from mq_broker.core.model.destination import Destination
+from mq_broker.core.model.query import Reader
+from mq_broker.core.model.state import State
 from mq_wire.errors import CheckpointTooOld, InvalidRequest, SharedRange
 from mq_wire.v1 import subscribe_pb2 as wire
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from mq_broker.core.selection import offsets_array, range_bitmap
+from mq_broker.core.model.selection import offsets_array, range_bitmap
 
 _BITS: Final = 8
 #: Counts stop here.

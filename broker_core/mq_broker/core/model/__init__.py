@@ -1,0 +1,1 @@
+"""What there is: rows, lanes, subscriptions, producers, staged sets ... and all of it together, the state."""
