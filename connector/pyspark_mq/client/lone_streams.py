@@ -27,6 +27,8 @@ FEATURE: Final = "awaited"
 STREAMS_MAX: Final = 4
 #: After a stream could not be had, `Send` is used for so long.
 _PAUSE_S: Final = 10.0
+#: How long an answer may take: after that the batch goes again on the shared stream, which heals.
+_ANSWER_S: Final = 5.0
 #: How long the reason may take that a stream has ended.
 _REASON_S: Final = 1.0
 
@@ -193,7 +195,7 @@ class LoneStream:
         if not has_begun:
             raise self._error()
         try:
-            answer = self._answers.get(timeout=timeout)
+            answer = self._answers.get(timeout=min(timeout, _ANSWER_S))
         except Empty:
             raise BrokerUnavailable(
                 f"the broker at {self.endpoint} gave no answer in time: look at its log, or allow more time"
