@@ -101,7 +101,6 @@ class Connection:
         #: For `pyspark_mq.client.publish_stream`: the `PublishStream`s that the producers of this connection
         #: share, and the `LoneStreams` that a thread has to itself for a moment; None = no producer yet.
         self.publish_streams: list[Any] = []
-        self.lone_streams: Any = None
         forks.watch(self)
 
     @classmethod

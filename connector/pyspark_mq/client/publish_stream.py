@@ -23,9 +23,10 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client.connection import GONE, Connection
 from pyspark_mq.client.healing_stream import HealingStream
 from pyspark_mq.client.log import LOG
-from pyspark_mq.client.lone_streams import STREAMS_MAX, LoneStreams
 from pyspark_mq.client.publishing import NEVER, Publishing, Request
 
+#: More streams would share the work of the broker's threads, but not of this process's one interpreter.
+_STREAMS_MAX: Final = 4
 #: Nothing expires while a Hello is under way: it must not take long.
 _HELLO_TIMEOUT_S: Final = 5.0
 #: Timers that were set anew stay in the heap until they are due, or are so many more than producers.
@@ -46,9 +47,7 @@ def stream_for_one_more(connection: Connection) -> PublishStream:
     streams: list[PublishStream] = connection.publish_streams
     with _CHOICE:
         stream = min(streams, key=lambda stream: stream.producers, default=None)
-        if connection.lone_streams is None:
-            connection.lone_streams = LoneStreams(connection, lambda: sum(each.serves for each in streams))
-        if stream is None or (stream.producers and len(streams) < STREAMS_MAX):
+        if stream is None or (stream.producers and len(streams) < _STREAMS_MAX):
             stream = PublishStream(connection)
             streams.append(stream)
     return stream
@@ -61,13 +60,11 @@ class PublishStream:
     Attributes:
         lock: of the stream and of all its producers.
         serves: whether there is a stream, or one is about to be made.
-        lone: streams for those who wait for one answer.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.lock = threading.Lock()
         self.serves = False
-        self.lone: Final[LoneStreams] = connection.lone_streams
         self._connection = connection
         self._work = threading.Condition(self.lock)  # for the two threads
         self._members: set[Publishing] = set()
@@ -149,8 +146,6 @@ class PublishStream:
             self._work.notify_all()
         # The sending side has ended the stream; the broker ends it in turn.
         if is_last:
-            if not any(each.producers for each in self._connection.publish_streams):
-                self.lone.end()
             self._stream.leave(thread)
 
     def stop_opening(self) -> None:
@@ -244,7 +239,6 @@ class PublishStream:
             self._number += 1
             self.serves = True
             requests = self._requests(self._number)
-        self.lone.trim()
         return requests
 
     def broke(self, error: MqError | None) -> MqError | None:

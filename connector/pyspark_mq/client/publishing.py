@@ -2,7 +2,7 @@
 shared, see `publish_stream`.
 
 Callers wait on `progress`, but one that waits for the only batch there is sends it itself (`send_now`): no
-change of threads on this side. Who does so again and again gets a stream to itself for it.
+change of threads on this side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from mq_wire.v1.produce_pb2 import PublishResponse
 from pyspark_mq.client import forks
 from pyspark_mq.client.connection import Connection
 from pyspark_mq.client.log import LOG
-from pyspark_mq.client.lone_streams import LoneStreams
 from pyspark_mq.client.sending import OutgoingBatch, Sending
 from pyspark_mq.client.window import Window
 
@@ -59,11 +58,6 @@ class SharedStream(Protocol):
     """The stream of several producers: see `PublishStream`, which is built on them."""
 
     lock: threading.Lock
-
-    @property
-    def lone(self) -> LoneStreams:
-        """Streams for those who wait for one answer."""
-        ...
 
     @property
     def live(self) -> bool:
@@ -311,9 +305,8 @@ class Publishing:
         What goes wrong is left to the stream, which sends it again.
         """
         if sending.left == 1 and self.window.batches == 1:
-            now = time.monotonic()
-            again, self._sent_now_at = now - self._sent_now_at < _AGAIN_S, now
-            if self._send_alone(timeout, self._ask if again else self._call):
+            self._sent_now_at = time.monotonic()
+            if self._send_alone(timeout, self._call):
                 self._sent_now_at = time.monotonic()
 
     def drain(self, until: float) -> None:
@@ -324,9 +317,6 @@ class Publishing:
                 time.sleep(min(left, 0.05))
                 with self.lock:
                     self.expire(time.monotonic())
-
-    def _ask(self, message: bytes, timeout: float) -> PublishResponse:
-        return self.stream.lone.ask(message, timeout) or self._call(message, timeout)
 
     def _call(self, message: bytes, timeout: float) -> PublishResponse:
         response: PublishResponse = self._connection.call(
