@@ -59,12 +59,10 @@ class PublishStream:
 
     Attributes:
         lock: of the stream and of all its producers.
-        serves: whether there is a stream, or one is about to be made.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.lock = threading.Lock()
-        self.serves = False
         self._connection = connection
         self._work = threading.Condition(self.lock)  # for the two threads
         self._members: set[Publishing] = set()
@@ -159,7 +157,6 @@ class PublishStream:
         self.lock = threading.Lock()
         self._work = threading.Condition(self.lock)
         self._stream.forked()
-        self.serves = False
         self._members, self._ready, self._timers, self._asked = set(), deque(), [], deque()
         self._thread, self._leaving, self._looks = None, True, False
 
@@ -237,14 +234,11 @@ class PublishStream:
         with self.lock:
             self._cluster_id = hello.cluster_id
             self._number += 1
-            self.serves = True
-            requests = self._requests(self._number)
-        return requests
+            return self._requests(self._number)
 
     def broke(self, error: MqError | None) -> MqError | None:
         """A stream is over, or could not be made: what it left unanswered goes again."""
         with self.lock:
-            self.serves = False
             self._number += 1
             if error is not None and self._bug is not None:
                 error = self._bug

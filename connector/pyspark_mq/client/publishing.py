@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -306,14 +306,14 @@ class Publishing:
         """
         if sending.left == 1 and self.window.batches == 1:
             self._sent_now_at = time.monotonic()
-            if self._send_alone(timeout, self._call):
+            if self._send_alone(timeout):
                 self._sent_now_at = time.monotonic()
 
     def drain(self, until: float) -> None:
         """Sends everything on the caller's thread, batch by batch, where no stream is open to do it."""
         self.stream.stop_opening()
         while not self.stream.live and self.window.batches and (left := until - time.monotonic()) > 0:
-            if not self._send_alone(left, self._call):
+            if not self._send_alone(left):
                 time.sleep(min(left, 0.05))
                 with self.lock:
                     self.expire(time.monotonic())
@@ -324,7 +324,7 @@ class Publishing:
         )
         return response
 
-    def _send_alone(self, timeout: float | None, send: Callable[[bytes, float], PublishResponse]) -> bool:
+    def _send_alone(self, timeout: float | None) -> bool:
         """Returns whether a batch was answered."""
         with self.lock:
             window = self.window
@@ -340,7 +340,9 @@ class Publishing:
         limit = self._send_timeout if timeout is None else timeout
         try:
             with suppress(MqError):  # the stream will tell
-                response = send(framing.join(header, b"" if records is None else memoryview(records)), limit)
+                response = self._call(
+                    framing.join(header, b"" if records is None else memoryview(records)), limit
+                )
         finally:
             with self.lock:
                 self._sending_now = False
